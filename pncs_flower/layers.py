@@ -1,0 +1,61 @@
+"""A layer is a module: the arrays that share a name up to the last dot."""
+
+from collections.abc import Iterable, Sequence
+
+__all__ = ["choose_layers", "group_layers"]
+
+# What batch normalisation counts and averages while it trains: state, not a gradient.
+_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+def group_layers(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Group array names into layers.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Names of a model's arrays, such as ``"classifier.6.weight"``. A name without a dot, such as
+        the ``"0"`` of an array list, is a layer of its own.
+
+    Returns
+    -------
+    dict of str to tuple of str
+        The arrays of each layer, in the order given; normalisation buffers are left out.
+    """
+    layers: dict[str, list[str]] = {}
+    for name in names:
+        module, _, leaf = name.rpartition(".")
+        if leaf not in _BUFFERS:
+            layers.setdefault(module or name, []).append(name)
+    return {layer: tuple(arrays) for layer, arrays in layers.items()}
+
+
+def choose_layers(
+    names: Iterable[str], layers: Sequence[str] | None = None
+) -> dict[str, tuple[str, ...]]:
+    """Return the chosen layers of a model with their arrays.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Names of the model's arrays.
+    layers : sequence of str, optional (default: None)
+        The layers wanted; all of them if None.
+
+    Returns
+    -------
+    dict of str to tuple of str
+        As `group_layers`, in the order of ``layers``.
+
+    Raises
+    ------
+    ValueError
+        If a layer does not exist or none is left; the message lists those that exist.
+    """
+    known = group_layers(names)
+    wanted = list(known) if layers is None else list(layers)
+    unknown = [layer for layer in wanted if layer not in known]
+    if unknown or not wanted:
+        problem = f"unknown layer {unknown[0]!r}" if unknown else "no layer is chosen"
+        raise ValueError(f"{problem}: the model's layers are {', '.join(known) or '(none)'}")
+    return {layer: known[layer] for layer in wanted}
