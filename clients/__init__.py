@@ -1,0 +1,1 @@
+"""The client side: one mod for any ClientApp, and a reference PyTorch client."""

@@ -1,0 +1,78 @@
+"""What happened in each round, for a person and for a file."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["RoundRecord", "append_json_line"]
+
+
+@dataclass
+class RoundRecord:
+    """One round: who was asked, who answered, who was chosen, and what it cost.
+
+    Clients are named by their keys. Phases are ``"introduction"`` (clients seen for the first
+    time), ``"pre-round"`` and ``"training"``.
+
+    Attributes
+    ----------
+    round : int
+        Counts from 1.
+    rule : str
+        The selection rule with its parameters.
+    clients : list of str
+        Clients on the roster: online, introduced and eligible.
+    cooling : list of str
+        Clients that the Age-of-Update queue holds back in this round.
+    released : list of str
+        Clients that had to leave the queue early, because too few others were left.
+    asked, answered : list of str
+        Clients that were asked for a summary, and those that sent one that could be used.
+    rejected : dict of str to str
+        Clients whose introduction, summary or update was not used, with the reason.
+    chosen, delivered : list of str
+        Clients that were asked for their full update, and those whose update was aggregated.
+    mean_similarity : float or None
+        Mean similarity over the pairs of chosen clients, where the rule computes it.
+    optimal : bool or None
+        Whether the chosen subset is proved to be the best, where that means something.
+    similarity : list of list of float or None
+        The similarity of every two clients that answered, in the order of `answered`.
+    bytes_down, bytes_up : dict of str to int
+        Bytes of record contents to and from the clients in each phase, without framing.
+    seconds : dict of str to float
+        Wall time of each phase, and of ``"waiting"`` (for clients to connect), ``"selection"`` and
+        ``"aggregation"``.
+    notes : list of str
+        Everything out of the ordinary.
+    """
+
+    round: int
+    rule: str = ""
+    clients: list[str] = field(default_factory=list)
+    cooling: list[str] = field(default_factory=list)
+    released: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    answered: list[str] = field(default_factory=list)
+    rejected: dict[str, str] = field(default_factory=dict)
+    chosen: list[str] = field(default_factory=list)
+    delivered: list[str] = field(default_factory=list)
+    mean_similarity: float | None = None
+    optimal: bool | None = None
+    similarity: list[list[float]] | None = None
+    bytes_down: dict[str, int] = field(default_factory=dict)
+    bytes_up: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as JSON values."""
+        return asdict(self)
+
+
+def append_json_line(path: Path, values: dict[str, Any]) -> None:
+    """Append one line of JSON to a file, so that a reader sees whole lines only."""
+    line = json.dumps(values, allow_nan=False) + "\n"
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line)
