@@ -37,8 +37,6 @@ class RoundRecord:
         Mean similarity over the pairs of chosen clients, where the rule computes it.
     optimal : bool or None
         Whether the chosen subset is proved to be the best, where that means something.
-    similarity : list of list of float or None
-        The similarity of every two clients that answered, in the order of `answered`.
     bytes_down, bytes_up : dict of str to int
         Bytes of record contents to and from the clients in each phase, without framing.
     seconds : dict of str to float
@@ -60,7 +58,6 @@ class RoundRecord:
     delivered: list[str] = field(default_factory=list)
     mean_similarity: float | None = None
     optimal: bool | None = None
-    similarity: list[list[float]] | None = None
     bytes_down: dict[str, int] = field(default_factory=dict)
     bytes_up: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
