@@ -1,0 +1,104 @@
+"""The Age-of-Update queue: a client that was selected rests before it may be selected again."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["AgeOfUpdateQueue"]
+
+
+class AgeOfUpdateQueue:
+    """Hold back clients that were selected a short while ago.
+
+    A client selected in round t may be selected again in round t' > t + length / per_round. The
+    comparison is made in whole numbers, ``(t' - t) * per_round > length``, so it is exact.
+
+    Parameters
+    ----------
+    length : int
+        Length of the queue, in clients (L in the paper); 0 holds nobody back.
+    per_round : int
+        Number of clients selected in a round (S in the paper).
+
+    Raises
+    ------
+    ValueError
+        If ``length`` is negative or ``per_round`` is not positive.
+
+    References
+    ----------
+    PNCS, arXiv:2506.15923, "Proposed Algorithm: PNCS", AoU-Queue.
+
+    Examples
+    --------
+    >>> queue = AgeOfUpdateQueue(length=3, per_round=2)
+    >>> queue.push(["a", "b"], round=1)
+    >>> queue.available(["a", "b", "c"], round=2)  # 2 > 1 + 1.5 does not hold
+    ['c']
+    >>> queue.available(["a", "b", "c"], round=3)
+    ['a', 'b', 'c']
+    """
+
+    def __init__(self, length: int, per_round: int) -> None:
+        if length < 0:
+            raise ValueError(
+                f"length is {length}, want 0 or more clients; 0 switches the queue off"
+            )
+        if per_round < 1:
+            raise ValueError(f"per_round is {per_round}, want the 1 or more clients of a round")
+        self.length = length
+        self.per_round = per_round
+        self._last_round: dict[str, int] = {}
+
+    def available(self, clients: Iterable[str], round: int) -> list[str]:
+        """Return the clients that may be selected in a round, in the order given."""
+        return [client for client in clients if self._is_free(client, round)]
+
+    def push(self, clients: Iterable[str], round: int) -> None:
+        """Note that these clients were selected in a round."""
+        for client in clients:
+            self._last_round[client] = round
+
+    def longest_waiting(self, clients: Sequence[str], count: int) -> list[str]:
+        """Return those clients whose last selection is longest ago.
+
+        Parameters
+        ----------
+        clients : sequence of str
+            Whom to choose from.
+        count : int
+            How many are wanted; all of them if there are fewer.
+
+        Returns
+        -------
+        list of str
+            Clients that were never selected, then those with the earliest last round; ties in the
+            order given.
+
+        Raises
+        ------
+        ValueError
+            If ``count`` is negative.
+        """
+        if count < 0:
+            raise ValueError(f"count is {count}, want 0 or more clients")
+        # sorted() keeps the order of equals, so ties need no second key.
+        return sorted(clients, key=self._waiting_order)[:count]
+
+    def last_round(self, client: str) -> int | None:
+        """Return the round in which a client was last selected; None if it never was."""
+        return self._last_round.get(client)
+
+    def state(self) -> dict[str, int]:
+        """Return the last round of every client that was ever selected."""
+        return dict(self._last_round)
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        """Take up what `state` returned."""
+        self._last_round = dict(state)
+
+    def _is_free(self, client: str, round: int) -> bool:
+        last = self._last_round.get(client)
+        return last is None or (round - last) * self.per_round > self.length
+
+    def _waiting_order(self, client: str) -> tuple[bool, int]:
+        last = self._last_round.get(client)
+        return (last is not None, last or 0)
