@@ -1,1 +1,6 @@
-"""The client side: one mod for any ClientApp, and a reference PyTorch client."""
+"""The client side: one mod for any ClientApp, and a reference PyTorch client (`.pytorch`)."""
+
+from .identity import client_key
+from .summary import GradientFunction, SummaryMod, summary_mod
+
+__all__ = ["GradientFunction", "SummaryMod", "client_key", "summary_mod"]

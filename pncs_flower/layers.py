@@ -1,6 +1,6 @@
 """A layer is a module: the arrays that share a name up to the last dot."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = ["choose_layers", "group_layers"]
 
@@ -31,14 +31,15 @@ def group_layers(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def choose_layers(
-    names: Iterable[str], layers: Sequence[str] | None = None
+    dtypes: Mapping[str, str], layers: Sequence[str] | None = None
 ) -> dict[str, tuple[str, ...]]:
     """Return the chosen layers of a model with their arrays.
 
     Parameters
     ----------
-    names : iterable of str
-        Names of the model's arrays.
+    dtypes : mapping of str to str
+        The dtype of each of the model's arrays, by name. Only those of floating point count:
+        counters and tables have no gradient.
     layers : sequence of str, optional (default: None)
         The layers wanted; all of them if None.
 
@@ -52,7 +53,7 @@ def choose_layers(
     ValueError
         If a layer does not exist or none is left; the message lists those that exist.
     """
-    known = group_layers(names)
+    known = group_layers(name for name, dtype in dtypes.items() if dtype.startswith("float"))
     wanted = list(known) if layers is None else list(layers)
     unknown = [layer for layer in wanted if layer not in known]
     if unknown or not wanted:

@@ -1,0 +1,93 @@
+"""Lets an app of the older kind, `ClientApp(client_fn)`, answer message-based strategies.
+
+Such an app expects records under fixed names (``fitins.parameters``, ...), which only the older
+strategies send. What comes back is renamed in the same way.
+"""
+
+from collections.abc import Callable
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+
+__all__ = ["call_app"]
+
+App = Callable[[Message, Context], Message]
+
+_STATE = "pncs-client-fn"
+# What the older kind of app calls an instruction and its result, by message type.
+_NAMES = {"train": ("fitins", "fitres"), "evaluate": ("evaluateins", "evaluateres")}
+_STATUS_OK = 0
+
+
+def call_app(message: Message, context: Context, app: App) -> Message:
+    """Call an app of either kind with a message of a message-based strategy.
+
+    Parameters
+    ----------
+    message : Message
+        Instruction with one array record and one config record.
+    context : Context
+        The client's context. That the app is of the older kind is noted in its state, because the
+        next message may meet a new process.
+    app : callable
+        The app.
+
+    Returns
+    -------
+    Message
+        Its reply, with one array record (training) and one metric record.
+    """
+    instruction, _ = _NAMES.get(message.metadata.message_type, ("", ""))
+    if _STATE not in context.state:
+        try:
+            return app(message, context)
+        except KeyError as error:
+            # Only the handler of `client_fn` looks for this name, before it calls the client.
+            if error.args != (f"{instruction}.parameters",):
+                raise
+            context.state[_STATE] = ConfigRecord({"detected": True})
+    return _call_client_fn(message, context, app)
+
+
+def _call_client_fn(message: Message, context: Context, app: App) -> Message:
+    instruction, result = _NAMES[message.metadata.message_type]
+    content = message.content
+    (name, arrays), *more = content.array_records.items()
+    configs = list(content.config_records.values())
+    if more or len(configs) > 1:
+        raise ValueError(
+            "a client_fn app takes one array record and one config record, but the message has "
+            f"{1 + len(more)} and {len(configs)}"
+        )
+    message.content = RecordDict(
+        {
+            f"{instruction}.parameters": arrays,
+            f"{instruction}.config": configs[0] if configs else ConfigRecord(),
+        }
+    )
+    reply = app(message, context)
+    if reply.has_error():
+        return reply
+    answer = reply.content
+    status = answer.config_records[f"{result}.status"]
+    if status["code"] != _STATUS_OK:
+        raise RuntimeError(f"the client answered with status {status['code']}: {status['message']}")
+    metrics = MetricRecord(
+        {
+            key: value
+            for key, value in answer.config_records.get(f"{result}.metrics", {}).items()
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
+        }
+    )
+    metrics["num-examples"] = answer.metric_records[f"{result}.num_examples"]["num_examples"]
+    records = RecordDict({"metrics": metrics})
+    if f"{result}.loss" in answer.metric_records:
+        metrics["loss"] = answer.metric_records[f"{result}.loss"]["loss"]
+    if f"{result}.parameters" in answer.array_records:
+        parameters = answer.array_records[f"{result}.parameters"]
+        if len(parameters) != len(arrays):
+            raise ValueError(
+                f"fit() returned {len(parameters)} arrays, but the model has {len(arrays)}"
+            )
+        # The older kind numbers arrays; the strategy knows them by name.
+        records[name] = ArrayRecord(dict(zip(arrays, parameters.values(), strict=True)))
+    return Message(records, reply_to=message)

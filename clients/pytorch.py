@@ -1,0 +1,244 @@
+"""The reference PyTorch client: local SGD or a full-batch gradient, seeded by round and client."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from pncs_flower.randomness import derive_seed
+
+from .device import choose_device
+from .identity import client_key
+from .summary import SummaryMod
+
+__all__ = ["LocalTraining", "full_batch_gradient", "local_sgd", "pytorch_client"]
+
+Examples = tuple[Tensor, Tensor]
+LossFunction = Callable[[Tensor, Tensor], Tensor]
+
+# Examples per pass where only a sum over all of them is wanted: bounds memory, not the result.
+_CHUNK = 1024
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How a client trains, as the run config says it.
+
+    Attributes
+    ----------
+    lr : float
+        Learning rate of SGD.
+    momentum : float
+        Momentum of SGD, started anew in each round.
+    local_epochs : int
+        Passes over the local examples in each round.
+    batch_size : int
+        Examples per step; 0 takes all of them in one step.
+    """
+
+    lr: float = 0.1
+    momentum: float = 0.0
+    local_epochs: int = 1
+    batch_size: int = 32
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("momentum", self.momentum, 0),
+            ("local-epochs", self.local_epochs, 1),
+            ("batch-size", self.batch_size, 0),
+        ):
+            if value < least:
+                raise ValueError(f"{name} is {value}, but must be at least {least}")
+        if not self.lr > 0:
+            raise ValueError(f"lr is {self.lr}, but must be greater than 0")
+
+    @classmethod
+    def from_context(cls, context: Context) -> "LocalTraining":
+        """Read the run config's lr, momentum, local-epochs and batch-size."""
+        config = context.run_config
+        return cls(
+            lr=float(config.get("lr", cls.lr)),
+            momentum=float(config.get("momentum", cls.momentum)),
+            local_epochs=int(config.get("local-epochs", cls.local_epochs)),
+            batch_size=int(config.get("batch-size", cls.batch_size)),
+        )
+
+
+def local_sgd(
+    model: nn.Module,
+    examples: Examples,
+    training: LocalTraining,
+    seed: int,
+    loss_function: LossFunction = cross_entropy,
+) -> float:
+    """Train a model in place by SGD.
+
+    Parameters
+    ----------
+    model : nn.Module
+        On the device of the examples.
+    examples : tuple of Tensor
+        Inputs and targets, of the same length n >= 1.
+    training : LocalTraining
+        Learning rate, momentum, epochs and batch size.
+    seed : int
+        Fixes the order of the examples, and dropout.
+    loss_function : callable (default: cross entropy)
+        Mean loss of outputs and targets.
+
+    Returns
+    -------
+    float
+        Mean loss over all steps, each at the weights before it.
+    """
+    inputs, targets = examples
+    size = len(inputs)
+    batch_size = training.batch_size or size
+    optimizer = torch.optim.SGD(model.parameters(), lr=training.lr, momentum=training.momentum)
+    order = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    model.train()
+    total = torch.zeros((), device=inputs.device)
+    for _ in range(training.local_epochs):
+        # One batch has one order: that of the data, so that its sums are those of the gradient.
+        indices = (
+            torch.randperm(size, generator=order) if batch_size < size else torch.arange(size)
+        ).to(inputs.device)
+        for batch in indices.split(batch_size):
+            optimizer.zero_grad()
+            loss = loss_function(model(inputs[batch]), targets[batch])
+            loss.backward()
+            optimizer.step()
+            total += loss.detach() * len(batch)
+    return float(total) / (size * training.local_epochs)
+
+
+def full_batch_gradient(
+    model: nn.Module,
+    examples: Examples,
+    seed: int,
+    loss_function: LossFunction = cross_entropy,
+) -> dict[str, Tensor]:
+    """Return the gradient of the mean loss over all examples, at the model's weights.
+
+    Parameters
+    ----------
+    model : nn.Module
+        On the device of the examples. Its weights stay as they are.
+    examples : tuple of Tensor
+        Inputs and targets, of the same length n >= 1.
+    seed : int
+        Fixes dropout.
+    loss_function : callable (default: cross entropy)
+        Mean loss of outputs and targets.
+
+    Returns
+    -------
+    dict of str to Tensor
+        One gradient for each entry of the model's state, under its name; zero for what is not
+        trained.
+    """
+    inputs, targets = examples
+    torch.manual_seed(seed)
+    model.train()
+    model.zero_grad()
+    for chunk, answer in zip(inputs.split(_CHUNK), targets.split(_CHUNK), strict=True):
+        (loss_function(model(chunk), answer) * (len(chunk) / len(inputs))).backward()
+    gradient = {
+        name: parameter.grad
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+    return {
+        name: gradient.get(name, torch.zeros_like(entry))
+        for name, entry in model.state_dict().items()
+    }
+
+
+def pytorch_client(
+    make_model: Callable[[Context], nn.Module],
+    load_examples: Callable[[Context], Examples],
+    loss_function: LossFunction = cross_entropy,
+) -> ClientApp:
+    """Make a ClientApp that trains a PyTorch model by local SGD and answers every pre-round.
+
+    The run config's ``lr``, ``momentum``, ``local-epochs`` and ``batch-size`` say how it trains
+    (`LocalTraining`), ``device`` where (`choose_device`), ``seed`` fixes all randomness together
+    with the round and the client's key, and ``threads`` (default: 1) how many CPU threads take
+    part: float sums depend on it, so bits match only where it is the same. 0 leaves it to PyTorch.
+
+    Parameters
+    ----------
+    make_model : callable
+        ``make_model(context) -> nn.Module``, on the CPU. Its weights are overwritten.
+    load_examples : callable
+        ``load_examples(context) -> (inputs, targets)``, this client's training data.
+    loss_function : callable (default: cross entropy)
+        Mean loss of outputs and targets.
+
+    Returns
+    -------
+    ClientApp
+        Its train function replies with the weights and the metrics ``num-examples``,
+        ``train-loss``, and ``uniform-weight``, which is 1 for every client: a strategy that
+        weighs by it takes the plain mean.
+    """
+
+    def prepare(message: Message, context: Context) -> tuple[nn.Module, Examples, int]:
+        device = choose_device(str(context.run_config.get("device", "auto")))
+        arrays = next(iter(message.content.array_records.values()))
+        model = make_model(context)
+        model.load_state_dict(arrays.to_torch_state_dict())
+        inputs, targets = load_examples(context)
+        if len(inputs) == 0:
+            raise ValueError(f"client {client_key(context)} has no training examples")
+        config = next(iter(message.content.config_records.values()), {})
+        seed = derive_seed(
+            int(context.run_config.get("seed", 0)),
+            "local training",
+            int(config.get("server-round", 0)),
+            client_key(context),
+        )
+        return model.to(device), (inputs.to(device), targets.to(device)), seed
+
+    def gradient(message: Message, context: Context) -> ArrayRecord:
+        with _reproducible(int(context.run_config.get("threads", 1))):
+            model, examples, seed = prepare(message, context)
+            values = full_batch_gradient(model, examples, seed, loss_function)
+            return ArrayRecord({name: value.cpu() for name, value in values.items()})
+
+    app = ClientApp(mods=[SummaryMod(gradient=gradient)])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        with _reproducible(int(context.run_config.get("threads", 1))):
+            model, examples, seed = prepare(message, context)
+            training = LocalTraining.from_context(context)
+            loss = local_sgd(model, examples, training, seed, loss_function)
+            arrays = ArrayRecord({name: value.cpu() for name, value in model.state_dict().items()})
+        metrics = MetricRecord(
+            {"num-examples": len(examples[0]), "uniform-weight": 1.0, "train-loss": loss}
+        )
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    return app
+
+
+@contextmanager
+def _reproducible(threads: int) -> Iterator[None]:
+    """Fix what a sum's last bits depend on, and leave the process as it was."""
+    before = torch.get_num_threads(), torch.backends.cudnn.deterministic, torch.get_rng_state()
+    if threads > 0:
+        torch.set_num_threads(threads)
+    torch.backends.cudnn.deterministic = True
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        torch.backends.cudnn.deterministic = before[1]
+        torch.set_rng_state(before[2])

@@ -1,0 +1,152 @@
+"""The one line on the client: a mod that answers the pre-round for any ClientApp."""
+
+from collections.abc import Callable
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
+
+from pncs_flower.layers import choose_layers
+from pncs_flower.protocol import (
+    INTRODUCE,
+    MARKER,
+    SUMMARIZE,
+    SUMMARY,
+    TRAIN,
+    SummaryRequest,
+)
+from pncs_flower.sketches import parse_sketch
+
+from .client_fn import call_app
+from .identity import client_key
+from .kept import drop_kept, keep, take_kept
+
+__all__ = ["GradientFunction", "SummaryMod", "summary_mod"]
+
+GradientFunction = Callable[[Message, Context], ArrayRecord]
+
+
+class SummaryMod:
+    """Answer the pre-round of a selection strategy on behalf of a ClientApp.
+
+    Put it first among the app's mods, so that a summary is that of the update as it leaves the
+    client, after clipping or noise. The app's own functions stay as they are. Messages of other
+    strategies pass through.
+
+    Parameters
+    ----------
+    gradient : callable, optional (default: None)
+        ``gradient(message, context) -> ArrayRecord``: the gradient of the client's loss at the
+        weights in the message, under the names of the weights. Needed only where a strategy asks
+        for summaries of the gradient (``summary="gradient"``); no one but the app can compute it
+        without training. The message is the one that its train function would get.
+
+    Examples
+    --------
+    >>> from flwr.clientapp import ClientApp
+    >>> from pncs_flower.clients import summary_mod
+    >>> app = ClientApp(mods=[summary_mod])
+    """
+
+    def __init__(self, gradient: GradientFunction | None = None) -> None:
+        self._gradient = gradient
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Answer a message of the library; hand on any other to the app."""
+        marker = message.content.config_records.get(MARKER)
+        if marker is None:
+            return call_app(message, context, call_next)
+
+        # The app sees the message that its strategy built, without our record in it.
+        message.content = RecordDict(
+            {name: record for name, record in message.content.items() if name != MARKER}
+        )
+        phase = marker["phase"]
+        if phase == INTRODUCE:
+            return _introduction(message, context)
+        # An update is kept for one round of one run; the state may outlive both.
+        ticket = f"{message.metadata.run_id}/{marker['round']}"
+        if phase == SUMMARIZE:
+            drop_kept(context.state)
+            return self._summarize(message, context, call_next, marker, ticket)
+        if phase == TRAIN:
+            kept = take_kept(context.state, ticket)
+            if kept is not None:
+                return Message(kept, reply_to=message)
+            return call_app(message, context, call_next)
+        raise ValueError(
+            f"unknown phase {phase!r}: this client knows {INTRODUCE!r}, {SUMMARIZE!r} and "
+            f"{TRAIN!r}; do the server and the client have the same release of pncs-flower?"
+        )
+
+    def _summarize(
+        self,
+        message: Message,
+        context: Context,
+        call_next: ClientAppCallable,
+        marker: ConfigRecord,
+        ticket: str,
+    ) -> Message:
+        request = SummaryRequest.from_config(marker)
+        weights = _only_arrays(message.content, "the training message")
+        layers = choose_layers({name: weights[name].dtype for name in weights}, request.layers)
+        if request.kind == "gradient":
+            values = self._gradient_values(message, context)
+        else:
+            reply = call_app(message, context, call_next)
+            if reply.has_error():
+                return reply
+            update = _only_arrays(reply.content, "the reply of the app's train function")
+            keep(context.state, ticket, reply.content)
+
+            def values(name: str) -> np.ndarray:
+                return weights[name].numpy() - _array(update, name, "train function")
+
+        sketch = parse_sketch(request.sketch)
+        seed, server_round = int(marker["seed"]), int(marker["round"])  # type: ignore[arg-type]
+        summary = ArrayRecord()
+        for layer, names in layers.items():
+            flat = np.concatenate([values(name).ravel() for name in names])
+            encoded = sketch.encode(flat, seed=seed, round=server_round, layer=layer)
+            summary[layer] = Array(encoded)
+        return Message(RecordDict({SUMMARY: summary}), reply_to=message)
+
+    def _gradient_values(self, message: Message, context: Context) -> Callable[[str], np.ndarray]:
+        if self._gradient is None:
+            raise ValueError(
+                "the strategy asks for the gradient at the current weights, which this app cannot "
+                "give: use SummaryMod(gradient=...) in place of summary_mod, or summary='update' "
+                "on the server"
+            )
+        gradient = self._gradient(message, context)
+        return lambda name: _array(gradient, name, "gradient function")
+
+
+summary_mod = SummaryMod()
+"""The mod as most apps need it: ``ClientApp(mods=[summary_mod])``."""
+
+
+def _introduction(message: Message, context: Context) -> Message:
+    answer = ConfigRecord({"key": client_key(context)})
+    num_clients = context.node_config.get("num-partitions")
+    if isinstance(num_clients, int):
+        answer["num-clients"] = num_clients
+    return Message(RecordDict({MARKER: answer}), reply_to=message)
+
+
+def _only_arrays(content: RecordDict, what: str) -> ArrayRecord:
+    records = content.array_records
+    if len(records) != 1:
+        raise ValueError(
+            f"{what} has {len(records)} array records, but a summary needs exactly one: the model"
+        )
+    return next(iter(records.values()))
+
+
+def _array(record: ArrayRecord, name: str, what: str) -> np.ndarray:
+    if name not in record:
+        raise ValueError(
+            f"the {what} gives no array {name!r}, which the model has; it gives "
+            f"{', '.join(record) or '(none)'}"
+        )
+    return record[name].numpy()
