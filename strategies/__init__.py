@@ -1,1 +1,23 @@
 """The server side: a two-phase round around any Flower strategy, and one file per selection rule."""
+
+from .errors import NoSummariesError, SelectionError, TooFewClientsError
+from .history import RoundRecord
+from .pncs import PNCS
+from .round_robin import RoundRobin
+from .rule import Choice, Round, SelectionRule
+from .selection import SelectionStrategy
+from .uniform import UniformSelection
+
+__all__ = [
+    "PNCS",
+    "Choice",
+    "NoSummariesError",
+    "Round",
+    "RoundRecord",
+    "RoundRobin",
+    "SelectionError",
+    "SelectionRule",
+    "SelectionStrategy",
+    "TooFewClientsError",
+    "UniformSelection",
+]

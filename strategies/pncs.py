@@ -1,0 +1,131 @@
+"""PNCS: the clients whose gradients are least alike by power-norm cosine similarity."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Unpack
+
+import numpy as np
+from flwr.serverapp.strategy import Strategy
+
+from pncs_flower import least_aligned_subset
+from pncs_flower.protocol import SummaryKind, SummaryRequest
+from pncs_flower.randomness import derive_seed
+from pncs_flower.similarity import Form, check_form, layered_cosine
+from pncs_flower.sketches import Sketch, parse_sketch
+
+from .rule import Choice, Round, RuleState, SelectionRule, Summary
+from .selection import SelectionOptions, SelectionStrategy
+
+__all__ = ["PNCS", "PNCSRule"]
+
+
+@dataclass(frozen=True)
+class PNCSRule(SelectionRule):
+    """Choose the subset of least mean similarity; see `PNCS` for the parameters."""
+
+    num_selected: int = 2
+    p: float = 4
+    form: Form = "squared"
+    sketch: str = "layers"
+    layers: tuple[str, ...] | None = None
+    summary: SummaryKind = "update"
+
+    def __post_init__(self) -> None:
+        check_form(self.p, self.form)
+        parse_sketch(self.sketch).check_order(self.p)
+        if self.summary not in ("update", "gradient"):
+            raise ValueError(f"summary is {self.summary!r}, but must be 'update' or 'gradient'")
+
+    @property
+    def request(self) -> SummaryRequest:
+        """A sketch of the gradient or of the local update."""
+        return SummaryRequest(self.summary, self.sketch, self.layers)
+
+    def similarity(self, summaries: Mapping[str, Summary]) -> np.ndarray:
+        """Return the similarity of every two clients, shape (K, K), in the order given."""
+        sketch = parse_sketch(self.sketch)
+        layers = next(iter(summaries.values()))
+        return layered_cosine(
+            {
+                layer: sketch.pairwise_cosine(
+                    np.stack([summary[layer] for summary in summaries.values()]), self.p, self.form
+                )
+                for layer in layers
+            }
+        )
+
+    def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
+        """Choose the subset that is least alike."""
+        clients = list(summaries)
+        subset = least_aligned_subset(
+            self.similarity(summaries),
+            now.num_selected,
+            seed=derive_seed(now.seed, "subset search", now.number),
+        )
+        return Choice(
+            tuple(clients[index] for index in subset.indices),
+            mean_similarity=subset.mean_similarity,
+            optimal=subset.optimal,
+        )
+
+
+class PNCS(SelectionStrategy):
+    """Select clients by power-norm cosine similarity (PNCS, arXiv:2506.15923).
+
+    Each round, the clients that do not cool down in the Age-of-Update queue send a sketch of their
+    gradient; the subset with the least mean similarity over its pairs (section IV-C) sends its
+    full update.
+
+    Parameters
+    ----------
+    base : Strategy
+        Any message-based Flower strategy.
+    num_selected : int (default: 2)
+        Clients that send their full update in a round (S in the paper).
+    queue_length : int (default: 4)
+        Length of the Age-of-Update queue, in clients (L in the paper).
+    layers : sequence of str, optional (default: None)
+        Layers to compare, such as ``["classifier.6"]``; all if None. The similarity is computed for
+        each layer and averaged.
+    p : float (default: 4)
+        Order of the norm, at least 1.
+    form : {"squared", "normalized", "printed", "power"} (default: "squared")
+        How the paper's formula is read; see `pncs_flower.cosine`.
+    sketch : str or Sketch (default: "layers")
+        What a client sends of each layer: ``"layers"``, ``"coordinates:R"`` or ``"count:R"``.
+    summary : {"update", "gradient"} (default: "update")
+        Compare the clients' local updates, which they keep and send if chosen, or their gradients
+        at the current weights, which the app must be able to give
+        (`pncs_flower.clients.SummaryMod`).
+    **options
+        See `SelectionStrategy`.
+
+    Examples
+    --------
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> from pncs_flower.strategies import PNCS
+    >>> strategy = PNCS(FedAvg(), num_selected=2, queue_length=4)
+    """
+
+    def __init__(
+        self,
+        base: Strategy,
+        *,
+        num_selected: int = 2,
+        layers: Sequence[str] | None = None,
+        p: float = 4,
+        form: Form = "squared",
+        sketch: str | Sketch = "layers",
+        summary: SummaryKind = "update",
+        **options: Unpack[SelectionOptions],
+    ) -> None:
+        options.setdefault("queue_length", 4)
+        rule = PNCSRule(
+            num_selected=num_selected,
+            p=p,
+            form=form,
+            sketch=parse_sketch(sketch).spec,
+            layers=None if layers is None else tuple(layers),
+            summary=summary,
+        )
+        super().__init__(base, rule, **options)

@@ -1,0 +1,60 @@
+"""What a base strategy must be like to be given a few chosen clients."""
+
+from collections.abc import Iterator
+
+from flwr.serverapp.strategy import Strategy
+
+__all__ = ["check_base"]
+
+
+def check_base(base: Strategy, num_selected: int) -> None:
+    """Refuse a base strategy that could not work with the clients it is given.
+
+    Parameters
+    ----------
+    base : Strategy
+        The strategy to wrap, perhaps a wrapper itself.
+    num_selected : int
+        How many clients it is given in each round.
+
+    Raises
+    ------
+    TypeError
+        If it is no message-based Flower strategy.
+    ValueError
+        If it would wait for more clients for ever, leave out some of the chosen, or expects
+        another number of them.
+    """
+    if not isinstance(base, Strategy):
+        raise TypeError(
+            f"base is {type(base).__name__}, but must be a strategy of flwr.serverapp.strategy, "
+            "such as FedAvg()"
+        )
+    for strategy in _unwrap(base):
+        name = type(strategy).__name__
+        for option in ("min_train_nodes", "min_available_nodes"):
+            least = getattr(strategy, option, 0)
+            if least > num_selected:
+                raise ValueError(
+                    f"{name} would wait for ever: its {option} is {least}, but it is given the "
+                    f"{num_selected} chosen clients only. Use {name}({option}={num_selected}, ...)"
+                )
+        fraction = getattr(strategy, "fraction_train", 1.0)
+        if fraction != 1.0:
+            raise ValueError(
+                f"fraction_train of {name} is {fraction}, so it would leave out chosen clients: "
+                "num_selected says how many clients train, so use fraction_train=1.0"
+            )
+        expected = getattr(strategy, "num_sampled_clients", num_selected)
+        if expected != num_selected:
+            raise ValueError(
+                f"num_sampled_clients of {name} is {expected}, but num_selected is {num_selected}: "
+                "its noise would be that of another number of clients. Make them equal"
+            )
+
+
+def _unwrap(strategy: object) -> Iterator[Strategy]:
+    """Yield a strategy and those that it wraps; Flower's wrappers keep theirs in `strategy`."""
+    while isinstance(strategy, Strategy):
+        yield strategy
+        strategy = getattr(strategy, "strategy", None)

@@ -1,0 +1,153 @@
+"""Reads what clients send without trusting it: sizes before contents, and never a pickle."""
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, RecordDict
+
+from pncs_flower.layers import choose_layers
+from pncs_flower.protocol import SUMMARY, SummaryRequest
+from pncs_flower.sketches import Sketch, parse_sketch
+
+__all__ = ["SummaryDecoder", "check_update", "read_array"]
+
+_NUMPY = "numpy.ndarray"
+
+
+def read_array(array: Array) -> np.ndarray:
+    """Return a received array, read only, without allocating what its header claims.
+
+    Parameters
+    ----------
+    array : Array
+        As a client sent it.
+
+    Returns
+    -------
+    np.ndarray
+        A view of the bytes received.
+
+    Raises
+    ------
+    ValueError
+        If the bytes are not one plain NumPy array of exactly the size that its header states.
+    """
+    if array.stype != _NUMPY:
+        raise ValueError(f"array type {array.stype!r} is not {_NUMPY!r}")
+    stream = io.BytesIO(array.data)
+    try:
+        version = np.lib.format.read_magic(stream)
+        if version == (1, 0):
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+        else:
+            shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
+    except Exception as error:  # a forged header makes NumPy's parser raise nearly anything
+        raise ValueError(f"no NumPy array: {type(error).__name__}") from None
+    if dtype.hasobject or dtype.kind not in "fiub":
+        raise ValueError(f"dtype {dtype} is not that of a number")
+    start = stream.tell()
+    size = dtype.itemsize
+    for length in shape:
+        size *= length  # Python integers: a product that does not overflow
+    if len(array.data) - start != size:
+        raise ValueError(f"{len(array.data) - start} bytes of values, but the header says {size}")
+    flat = np.frombuffer(array.data, dtype=dtype, offset=start)
+    return flat.reshape(shape, order="F" if fortran else "C")
+
+
+@dataclass(frozen=True)
+class SummaryDecoder:
+    """Knows what the summary of a model must look like, and reads no other.
+
+    Attributes
+    ----------
+    sketch : Sketch
+        The sketch.
+    sizes : dict of str to int
+        Number of values of each layer.
+    """
+
+    sketch: Sketch
+    sizes: dict[str, int]
+
+    @classmethod
+    def for_model(cls, request: SummaryRequest, arrays: ArrayRecord) -> "SummaryDecoder":
+        """Return the decoder for a request and a model.
+
+        Raises
+        ------
+        ValueError
+            If the model has no such layer; the message lists those that exist.
+        """
+        layers = choose_layers({name: a.dtype for name, a in arrays.items()}, request.layers)
+        sizes = {
+            layer: sum(int(np.prod(arrays[name].shape)) for name in names)
+            for layer, names in layers.items()
+        }
+        return cls(parse_sketch(request.sketch), sizes)
+
+    def decode(self, content: RecordDict) -> dict[str, np.ndarray]:
+        """Return the sketch of each layer.
+
+        Raises
+        ------
+        ValueError
+            If anything is not as asked for: layers, sizes, dtypes, or a value that is not finite.
+        """
+        record = content.array_records.get(SUMMARY)
+        if record is None:
+            raise ValueError("the answer holds no summary")
+        if record.keys() != self.sizes.keys():
+            raise ValueError(
+                f"summary of the layers {', '.join(record) or '(none)'}, but "
+                f"{', '.join(self.sizes)} were asked for"
+            )
+        return {layer: self._decode_layer(record[layer], layer) for layer in self.sizes}
+
+    def _decode_layer(self, array: Array, layer: str) -> np.ndarray:
+        try:
+            return self.sketch.decode(read_array(array), self.sizes[layer])
+        except ValueError as error:
+            raise ValueError(f"summary of layer {layer!r}: {error}") from None
+
+
+def check_update(content: RecordDict, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Check a client's full update before it is aggregated.
+
+    Parameters
+    ----------
+    content : RecordDict
+        The content of the client's reply.
+    shapes : mapping of str to tuple of int
+        Shape of each of the model's arrays, by name.
+
+    Raises
+    ------
+    ValueError
+        If the arrays are not those of the model, or one holds a value that is not finite.
+    """
+    records = content.array_records
+    if len(records) != 1:
+        raise ValueError(f"{len(records)} array records in place of one")
+    (record,) = records.values()
+    if record.keys() != shapes.keys():
+        raise ValueError(
+            f"arrays {', '.join(record) or '(none)'} in place of {', '.join(shapes)}"
+        )
+    for name, array in record.items():
+        try:
+            values = read_array(array)
+        except ValueError as error:
+            raise ValueError(f"array {name!r}: {error}") from None
+        if values.dtype.kind != "f":
+            continue  # bytes of a tree ensemble, say, which grows from round to round
+        if values.shape != shapes[name]:
+            raise ValueError(f"array {name!r} has shape {values.shape}, not {shapes[name]}")
+        if not np.isfinite(values).all():
+            raise ValueError(f"array {name!r} holds a value that is not finite")
+    for metrics_name, metrics in content.metric_records.items():
+        for name, value in metrics.items():
+            if not np.isfinite(value).all():
+                raise ValueError(f"{metrics_name} {name!r} is {value}")

@@ -1,0 +1,110 @@
+"""Sending marked messages and sorting out what comes back."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from flwr.app import ConfigRecord, ConfigRecordValues, Message, RecordDict
+from flwr.serverapp import Grid
+
+from pncs_flower.protocol import MARKER, Phase
+
+__all__ = ["Replies", "content_bytes", "exchange", "marked_message", "sort_replies"]
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_LONGEST_REASON = 400
+
+
+@dataclass
+class Replies:
+    """The outcome of an exchange, by node id.
+
+    Attributes
+    ----------
+    contents : dict of int to RecordDict
+        What the nodes sent that answered.
+    failures : dict of int to str
+        Why the others did not.
+    bytes_up : int
+        Bytes of all contents received.
+    """
+
+    contents: dict[int, RecordDict] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+    bytes_up: int = 0
+
+
+def marked_message(
+    node_id: int,
+    phase: Phase,
+    values: Mapping[str, ConfigRecordValues],
+    template: Message,
+    ttl: float | None = None,
+) -> Message:
+    """Make a training message like a template, with the library's marker added."""
+    marker = ConfigRecord({"phase": phase, **values})
+    return Message(
+        RecordDict({**template.content, MARKER: marker}),
+        node_id,
+        template.metadata.message_type,
+        ttl=ttl,
+        group_id=template.metadata.group_id or None,
+    )
+
+
+def content_bytes(content: RecordDict) -> int:
+    """Return the bytes of a content's records, without framing."""
+    return sum(record.count_bytes() for record in content.values())
+
+
+def exchange(grid: Grid, messages: list[Message], timeout: float) -> Replies:
+    """Send messages, wait for the replies at most ``timeout`` seconds, and sort them."""
+    if not messages:
+        return Replies()
+    received = list(grid.send_and_receive(messages, timeout=timeout))
+    return sort_replies(messages, received, f"no reply within {timeout:g} s")
+
+
+def sort_replies(sent: Iterable[Message], received: Iterable[Message], missing: str) -> Replies:
+    """Sort replies by the node whose message they answer.
+
+    An error that Flower's server side makes (a client gone, a message expired) carries the
+    server's node id as its source, so the source says nothing. A second reply to the same message
+    is ignored, as is a reply to a message of another exchange.
+
+    Parameters
+    ----------
+    sent : iterable of Message
+        The messages that were sent.
+    received : iterable of Message
+        The replies.
+    missing : str
+        Reason to note for a node that did not reply.
+
+    Returns
+    -------
+    Replies
+        One content or one failure for every node.
+    """
+    node_of = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
+    replies = Replies()
+    for message in received:
+        node_id = node_of.pop(message.metadata.reply_to_message_id, None)
+        if message.has_content():
+            replies.bytes_up += content_bytes(message.content)
+        if node_id is None:
+            continue
+        if message.has_error():
+            replies.failures[node_id] = _plain_reason(message.error.reason)
+        else:
+            replies.contents[node_id] = message.content
+    for node_id in node_of.values():
+        replies.failures[node_id] = missing
+    return replies
+
+
+def _plain_reason(reason: str | None) -> str:
+    """Return the line of an error that says what happened, without colours and traceback."""
+    lines = [line.strip() for line in _ANSI.sub("", reason or "").splitlines()]
+    told = [line for line in lines if line] or ["no reason given"]
+    return told[-1][-_LONGEST_REASON:]

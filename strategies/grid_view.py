@@ -1,0 +1,84 @@
+"""A grid that shows a wrapped strategy only some of the nodes."""
+
+import time
+from collections.abc import Iterable
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+
+from .errors import TooFewClientsError
+
+__all__ = ["GridView"]
+
+# A view never grows, so a strategy that keeps looking at it waits in vain.
+_PATIENCE = 3.0
+
+
+class GridView(Grid):
+    """A grid whose nodes are a fixed list; all else is the real grid's.
+
+    Parameters
+    ----------
+    grid : Grid
+        The real grid.
+    node_ids : iterable of int
+        The nodes to show.
+
+    Raises
+    ------
+    TooFewClientsError
+        From `get_node_ids`, if a strategy has looked at the list for over 3 seconds: it waits for
+        more nodes, and there will be none.
+    """
+
+    def __init__(self, grid: Grid, node_ids: Iterable[int]) -> None:
+        self._grid = grid
+        self._node_ids = list(node_ids)
+        self._first_look: float | None = None
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the nodes of this view."""
+        now = time.monotonic()
+        if self._first_look is None:
+            self._first_look = now
+        if now - self._first_look > _PATIENCE:
+            raise TooFewClientsError(
+                f"the base strategy waits for more than the {len(self._node_ids)} clients that it "
+                "is given: lower its min_train_nodes, min_evaluate_nodes and min_available_nodes"
+            )
+        return list(self._node_ids)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Push messages on the real grid."""
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Pull messages from the real grid."""
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Exchange messages on the real grid."""
+        return self._grid.send_and_receive(messages, timeout=timeout)
+
+    @property
+    def run(self) -> Run:
+        """Return the run of the real grid."""
+        return self._grid.run
+
+    def set_run(self, run: Run) -> None:
+        """Set the run of the real grid."""
+        self._grid.set_run(run)
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Create a message on the real grid."""
+        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)

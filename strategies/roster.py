@@ -1,0 +1,169 @@
+"""Who takes part: a bounded wait for clients, and their stable keys."""
+
+import time
+from collections.abc import Callable
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore import log
+
+from pncs_flower.protocol import INTRODUCE, MARKER, client_order
+
+from .errors import SelectionError, TooFewClientsError
+from .exchange import content_bytes, exchange
+from .history import RoundRecord
+
+__all__ = ["Roster"]
+
+_POLL = 0.2
+_INFO = 20
+
+
+class Roster:
+    """Keeps track of the clients that are online and of who they are.
+
+    Node ids are drawn anew in each run and say nothing, so each node is asked once for its key
+    before it can be chosen.
+
+    Parameters
+    ----------
+    min_clients : int or None
+        Wait for this many clients before the first round. If None, clients of a simulation say
+        how many there are; of a deployment, there need to be enough for one round.
+    wait_timeout : float
+        Seconds to wait for clients, and for one to introduce itself.
+    eligible : callable or None
+        ``eligible(key) -> bool``: clients that may take part at all.
+    """
+
+    def __init__(
+        self,
+        min_clients: int | None,
+        wait_timeout: float,
+        eligible: Callable[[str], bool] | None,
+    ) -> None:
+        self._min_clients = min_clients
+        self._wait_timeout = wait_timeout
+        self._eligible = eligible
+        self._key_of_node: dict[int, str] = {}
+        self._declared = 0
+        self._complete_once = False
+
+    def update(self, grid: Grid, num_selected: int, record: RoundRecord) -> dict[str, int]:
+        """Wait for clients, meet the new ones, and return those that take part.
+
+        Parameters
+        ----------
+        grid : Grid
+            The grid.
+        num_selected : int
+            How many clients a round needs at least.
+        record : RoundRecord
+            Takes the clients, the introductions that failed, bytes and seconds.
+
+        Returns
+        -------
+        dict of str to int
+            Node id of each client, by key, in the order of keys.
+
+        Raises
+        ------
+        TooFewClientsError
+            If there are still fewer than ``num_selected`` clients when the time is up.
+        SelectionError
+            If nobody could be introduced.
+        """
+        start = time.monotonic()
+        record.bytes_down["introduction"] = record.bytes_up["introduction"] = 0
+        failures: dict[int, str] = {}
+        told = False
+        while True:
+            online = set(grid.get_node_ids())
+            strangers = sorted(online - self._key_of_node.keys() - failures.keys())
+            if strangers:
+                failures |= self._introduce(grid, strangers, online, record)
+            clients = self._present(online)
+            wanted = num_selected
+            if not self._complete_once:
+                wanted = max(wanted, self._min_clients or self._declared)
+            waited = time.monotonic() - start
+            if len(clients) >= wanted or len(online) >= max(wanted, self._declared) > 0:
+                break  # all are here, even if some cannot be used
+            if waited > self._wait_timeout:
+                break
+            if not told and waited > 1:
+                told = True
+                log(_INFO, "Waiting for clients: %d of %d are here.", len(clients), wanted)
+            time.sleep(_POLL)
+        record.seconds["waiting"] = time.monotonic() - start
+        record.clients = list(clients)
+        for node_id, reason in failures.items():
+            record.rejected[f"node {node_id}"] = f"introduction: {reason}"
+        if len(clients) < num_selected:
+            self._fail(len(clients), num_selected, failures, waited)
+        if len(clients) < wanted:
+            record.notes.append(
+                f"started with {len(clients)} of {wanted} clients after {waited:.0f} s of waiting"
+            )
+        self._complete_once = True
+        return clients
+
+    def _introduce(
+        self, grid: Grid, node_ids: list[int], online: set[int], record: RoundRecord
+    ) -> dict[int, str]:
+        marker = ConfigRecord({"phase": INTRODUCE})
+        messages = [
+            Message(
+                RecordDict({MARKER: marker}),
+                node_id,
+                MessageType.TRAIN,
+                ttl=self._wait_timeout,
+            )
+            for node_id in node_ids
+        ]
+        record.bytes_down["introduction"] += sum(content_bytes(m.content) for m in messages)
+        replies = exchange(grid, messages, self._wait_timeout)
+        record.bytes_up["introduction"] += replies.bytes_up
+        failures = dict(replies.failures)
+        for node_id, content in sorted(replies.contents.items()):
+            answer = content.config_records.get(MARKER, {})
+            key = answer.get("key")
+            num_clients = answer.get("num-clients", 0)
+            if not isinstance(key, str) or not isinstance(num_clients, int) or len(key) > 200:
+                failures[node_id] = "the answer has no key"
+                continue
+            holder = next((n for n, k in self._key_of_node.items() if k == key), None)
+            if holder in online:
+                failures[node_id] = (
+                    f"its key {key!r} is that of node {holder}: give each client a partition-id "
+                    "or a name of its own in its node config"
+                )
+                continue
+            if holder is not None:  # the client is back under a new node id
+                del self._key_of_node[holder]
+            self._key_of_node[node_id] = key
+            self._declared = max(self._declared, num_clients)
+        return failures
+
+    def _present(self, online: set[int]) -> dict[str, int]:
+        present = {
+            key: node_id
+            for node_id, key in self._key_of_node.items()
+            if node_id in online and (self._eligible is None or self._eligible(key))
+        }
+        return {key: present[key] for key in sorted(present, key=client_order)}
+
+    def _fail(
+        self, present: int, num_selected: int, failures: dict[int, str], waited: float
+    ) -> None:
+        if failures and not present:
+            node_id, reason = next(iter(failures.items()))
+            raise SelectionError(
+                f"none of the {len(failures)} clients introduced itself. Is the mod in their app, "
+                "ClientApp(mods=[summary_mod])? The first one, node "
+                f"{node_id}, answered: {reason}"
+            )
+        raise TooFewClientsError(
+            f"{present} clients take part, but num_selected is {num_selected}; waited "
+            f"{waited:.0f} s. Start more clients, or lower num_selected"
+        )

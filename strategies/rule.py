@@ -1,0 +1,124 @@
+"""What a selection rule is: a few pure functions of a state and a round.
+
+A rule knows nothing of Flower, grids or messages. The same rule with the same state, round and
+summaries makes the same choice, on any engine and after any restart.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pncs_flower.protocol import SummaryRequest
+from pncs_flower.randomness import generator
+
+__all__ = ["Choice", "Round", "RuleState", "SelectionRule", "Summary"]
+
+RuleState = Mapping[str, Any]
+"""What a rule remembers between rounds: JSON values and NumPy arrays, by name."""
+
+Summary = Mapping[str, np.ndarray]
+"""What a client sent in the pre-round: its decoded sketch of each layer."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round as a rule sees it.
+
+    Attributes
+    ----------
+    number : int
+        Counts from 1.
+    seed : int
+        The strategy's seed.
+    num_selected : int
+        How many clients to choose.
+    available : tuple of str
+        Keys of the clients that may be chosen, the longest waiting first, then the smaller key: a
+        rule that takes the first among equals follows the library's rule for ties.
+    last_rounds : mapping of str to int
+        The round in which each available client's update was last used; 0 for never.
+    """
+
+    number: int
+    seed: int
+    num_selected: int
+    available: tuple[str, ...]
+    last_rounds: Mapping[str, int]
+
+    def generator(self, purpose: str) -> np.random.Generator:
+        """Return a random generator that depends on seed, round and purpose alone."""
+        return generator(self.seed, purpose, self.number)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a rule decided.
+
+    Attributes
+    ----------
+    clients : tuple of str
+        Keys of the chosen clients.
+    mean_similarity : float or None (default: None)
+        Mean similarity over the pairs of chosen clients, if the rule computes it.
+    optimal : bool or None (default: None)
+        Whether the chosen set is proved to be the best by the rule's own measure.
+    """
+
+    clients: tuple[str, ...]
+    mean_similarity: float | None = None
+    optimal: bool | None = None
+
+
+class SelectionRule(ABC):
+    """A rule for choosing clients. Subclass it as a frozen dataclass of the rule's parameters.
+
+    Only `select` must be written. The rest is for rules that ask the clients for something or
+    remember something.
+
+    Attributes
+    ----------
+    num_selected : int
+        How many clients a round selects.
+    """
+
+    num_selected: int
+
+    @property
+    def request(self) -> SummaryRequest | None:
+        """What each candidate is asked for before the choice; None asks nobody."""
+        return None
+
+    def initial_state(self) -> RuleState:
+        """Return the state before the first round."""
+        return {}
+
+    def candidates(self, state: RuleState, now: Round) -> tuple[str, ...]:
+        """Return the clients to ask in the pre-round; all that are available by default."""
+        return now.available
+
+    @abstractmethod
+    def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
+        """Choose clients.
+
+        Parameters
+        ----------
+        state : mapping
+            What the rule remembers.
+        now : Round
+            The round. Where fewer clients answered than a round selects, its ``num_selected`` is
+            the number of answers.
+        summaries : mapping of str to Summary
+            The answers by client, in the order of ``now.available``; empty if nobody was asked.
+
+        Returns
+        -------
+        Choice
+            ``now.num_selected`` clients, each available and, if any were asked, one that answered.
+        """
+
+    def observe(self, state: RuleState, now: Round, delivered: tuple[str, ...]) -> RuleState:
+        """Return the state after the round, in which these clients delivered their update."""
+        return state

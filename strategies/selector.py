@@ -1,0 +1,132 @@
+"""Carries a rule from round to round: the queue in front of it, and the state behind it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pncs_flower.protocol import client_order
+from pncs_flower.queue import AgeOfUpdateQueue
+
+from .rule import Choice, Round, RuleState, SelectionRule, Summary
+
+__all__ = ["Plan", "Selector"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who may be chosen in a round, and who is to be asked.
+
+    Attributes
+    ----------
+    now : Round
+        The round as the rule sees it.
+    candidates : tuple of str
+        Clients to ask in the pre-round; empty if the rule asks nobody.
+    cooling : tuple of str
+        Clients that the queue holds back.
+    released : tuple of str
+        Clients that leave the queue early, because too few others are left.
+    """
+
+    now: Round
+    candidates: tuple[str, ...]
+    cooling: tuple[str, ...]
+    released: tuple[str, ...]
+
+
+class Selector:
+    """A selection rule with an Age-of-Update queue in front, and what both remember.
+
+    Parameters
+    ----------
+    rule : SelectionRule
+        The rule.
+    queue_length : int
+        Length of the queue in clients; 0 holds nobody back.
+    seed : int
+        Seed of all choices.
+    """
+
+    def __init__(self, rule: SelectionRule, queue_length: int, seed: int) -> None:
+        self._rule = rule
+        self._seed = seed
+        self._queue = AgeOfUpdateQueue(queue_length, rule.num_selected)
+        self._state: RuleState = rule.initial_state()
+
+    def plan(self, number: int, clients: Sequence[str]) -> Plan:
+        """Plan a round.
+
+        Parameters
+        ----------
+        number : int
+            The round, from 1.
+        clients : sequence of str
+            Keys of the clients that take part; at least as many as the rule selects.
+
+        Returns
+        -------
+        Plan
+            Who may be chosen and who is to be asked.
+        """
+        free = set(self._queue.available(clients, number))
+        held = [client for client in clients if client not in free]
+        missing = max(0, self._rule.num_selected - len(free))
+        released = self._queue.longest_waiting(sorted(held, key=client_order), missing)
+        available = tuple(
+            self._queue.longest_waiting(
+                sorted([*free, *released], key=client_order), len(free) + len(released)
+            )
+        )
+        now = Round(
+            number=number,
+            seed=self._seed,
+            num_selected=self._rule.num_selected,
+            available=available,
+            last_rounds={client: self._queue.last_round(client) or 0 for client in available},
+        )
+        asked = self._rule.candidates(self._state, now) if self._rule.request else ()
+        return Plan(
+            now=now,
+            candidates=asked,
+            cooling=tuple(client for client in held if client not in released),
+            released=tuple(released),
+        )
+
+    def choose(self, plan: Plan, summaries: Mapping[str, Summary]) -> Choice:
+        """Have the rule choose, among those that answered if any were asked.
+
+        Raises
+        ------
+        ValueError
+            If the rule chooses other clients, or another number of them, than it was offered.
+        """
+        offered = plan.now.available
+        if plan.candidates:
+            offered = tuple(client for client in offered if client in summaries)
+        now = replace(plan.now, num_selected=min(plan.now.num_selected, len(offered)))
+        choice = self._rule.select(self._state, now, {c: summaries[c] for c in offered if summaries})
+        clients = set(choice.clients)
+        if len(choice.clients) != now.num_selected or not clients <= set(offered):
+            raise ValueError(
+                f"the rule {self._rule} chose {list(choice.clients)} in round {now.number}, but "
+                f"must choose {now.num_selected} different clients of {list(offered)}"
+            )
+        if len(clients) != len(choice.clients):
+            raise ValueError(f"the rule {self._rule} chose a client twice: {list(choice.clients)}")
+        return replace(choice, clients=tuple(sorted(clients, key=client_order)))
+
+    def observe(self, plan: Plan, delivered: tuple[str, ...]) -> None:
+        """Take note of the clients whose update was used; only they enter the queue."""
+        self._queue.push(delivered, plan.now.number)
+        self._state = self._rule.observe(self._state, plan.now, delivered)
+
+    def state(self) -> dict[str, Any]:
+        """Return all that later choices depend on."""
+        return {"queue": self._queue.state(), "rule": dict(self._state)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up what `state` returned."""
+        self._queue.restore(state["queue"])
+        self._state = dict(state["rule"])
+
+
