@@ -1,0 +1,39 @@
+# Everything that is done more than once. `make run` works from a fresh clone.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+# mypy and import-linter cannot follow packages that lie beside each other and are installed inside
+# one another; they get a tree of links that looks as installed.
+TREE := build/lint
+
+.PHONY: run test lint format clean
+
+run: $(INSTALLED)
+	$(BIN)/pncs run
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	rm -rf $(TREE) && mkdir -p $(TREE)/pncs_flower
+	ln -s $(CURDIR)/pncs_flower/*.py $(CURDIR)/pncs_flower/py.typed $(CURDIR)/strategies \
+	    $(CURDIR)/clients $(CURDIR)/simulations $(TREE)/pncs_flower/
+	cd $(TREE) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml \
+	    --cache-dir $(CURDIR)/.mypy_cache -p pncs_flower
+	cd $(TREE) && $(CURDIR)/$(BIN)/lint-imports --no-cache $(CURDIR)/pyproject.toml
+
+format: $(INSTALLED)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+$(INSTALLED): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -e '.[simulation,dev]'
+	touch $@
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,262 @@
+"""The command `pncs`: one command to run the app, and a person told how it goes."""
+
+import contextlib
+import logging
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from .config import Config, Scalar, default_run_config
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="Diverse client selection for Flower.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+_out = Console()
+_err = Console(stderr=True)
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+pncs run
+
+pncs run --clients 100 --num-selected 10 --rounds 50 --seed 1
+
+pncs run --strategy uniform --dataset fashion-mnist --model cnn
+
+pncs run --gpus-per-client 0.25 --set lr=0.05 --set layers=fc2
+
+pncs run --engine in-process --output runs/first
+"""
+
+
+class Engine(StrEnum):
+    """Where clients run."""
+
+    RAY = "ray"
+    IN_PROCESS = "in-process"
+
+
+@app.callback()
+def _callback() -> None:
+    """Diverse client selection for Flower."""
+
+
+def _knob(name: str, text: str) -> Any:
+    """Return an option whose default is the app's own."""
+    return typer.Option(f"--{name}", help=f"{text} [dim]\\[default: {_shown(name)}][/dim]")
+
+
+def _shown(name: str) -> str:
+    return str(default_run_config()[_SETTINGS.get(name, name)]) or "-"
+
+
+# Options whose names are shorter than those of their settings.
+_SETTINGS = {"rounds": "num-rounds", "output": "output-dir"}
+
+
+@app.command(epilog=EXAMPLES)
+def run(
+    clients: Annotated[int, typer.Option(help="Simulated clients.", min=1)] = 10,
+    rounds: Annotated[int | None, _knob("rounds", "Rounds of training.")] = None,
+    strategy: Annotated[str | None, _knob("strategy", "pncs, uniform or round-robin.")] = None,
+    num_selected: Annotated[
+        int | None, _knob("num-selected", "Clients that send their update in a round.")
+    ] = None,
+    queue_length: Annotated[
+        int | None, _knob("queue-length", "Clients that may be cooling down.")
+    ] = None,
+    dataset: Annotated[str | None, _knob("dataset", "digits or fashion-mnist.")] = None,
+    data_dir: Annotated[str | None, _knob("data-dir", "Folder of the data set.")] = None,
+    model: Annotated[str | None, _knob("model", "linear, mlp or cnn.")] = None,
+    device: Annotated[str | None, _knob("device", "auto, cpu or cuda.")] = None,
+    seed: Annotated[int | None, _knob("seed", "Seed of everything random.")] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(help="Folder for the results. [dim]\\[default: runs/<time>-<strategy>][/dim]"),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, such as lr=0.05."),
+    ] = None,
+    engine: Annotated[
+        Engine, typer.Option(help="Flower's simulation on Ray, or this process.")
+    ] = Engine.RAY,
+    cpus_per_client: Annotated[int, typer.Option(help="CPU cores for each client (ray).")] = 1,
+    gpus_per_client: Annotated[
+        float, typer.Option(help="Share of a GPU for each client, such as 0.25 (ray).")
+    ] = 0.0,
+    logical_gpus: Annotated[
+        int, typer.Option(help="GPUs to pretend, with --device cpu, to rehearse a placement (ray).")
+    ] = 0,
+) -> None:
+    """Train with diverse client selection, and show each round."""
+    chosen: dict[str, Scalar | None] = {
+        "num-rounds": rounds,
+        "strategy": strategy,
+        "num-selected": num_selected,
+        "queue-length": queue_length,
+        "dataset": dataset,
+        "data-dir": data_dir and str(Path(data_dir).expanduser().resolve()),
+        "model": model,
+        "device": device,
+        "seed": seed,
+        "output-dir": output,
+    }
+    with _said_plainly():
+        given = {key: value for key, value in chosen.items() if value is not None}
+        config = Config.from_run_config(
+            default_run_config() | given | dict(_setting(text) for text in settings or [])
+        )
+        if engine is Engine.RAY:
+            _run_on_ray(config, clients, cpus_per_client, gpus_per_client, logical_gpus)
+        else:
+            _run_in_process(config, clients)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+def _run_on_ray(
+    config: Config, clients: int, cpus_per_client: int, gpus_per_client: float, logical_gpus: int
+) -> None:
+    from .flower_run import FLOWER_LOG, run_in_flower
+    from .preflight import check_run, detect_machine, place_clients
+    from .processes import exit_on_signals
+    from .results import output_path, read_rounds
+
+    placement = place_clients(
+        config,
+        clients,
+        None if "RAY_ADDRESS" in os.environ else detect_machine(),
+        cpus_per_client=cpus_per_client,
+        gpus_per_client=gpus_per_client,
+        logical_gpus=logical_gpus,
+    )
+    check_run(config, clients)
+    output = output_path(config)
+    config = replace(config, output_dir=str(output))
+    output.mkdir(parents=True, exist_ok=True)
+    _out.print(f"{clients} clients; {placement.describe()}", highlight=False)
+    _out.print(f"Flower's log: {output / FLOWER_LOG}", highlight=False, soft_wrap=True)
+    with exit_on_signals(), _progress(config.num_rounds) as show:
+        shown = 0
+
+        def follow() -> None:
+            nonlocal shown
+            for row in read_rounds(output, skip=shown):
+                show(row)
+                shown += 1
+
+        run_in_flower(config, clients, placement, output, follow)
+    _conclude(output)
+
+
+def _run_in_process(config: Config, clients: int) -> None:
+    from .client_app import app as client_app
+    from .flower_run import FLOWER_LOG
+    from .in_process import InProcessGrid
+    from .preflight import check_run
+    from .report import draw_rounds
+    from .results import output_path
+    from .training import train
+
+    check_run(config, clients)
+    output = output_path(config)
+    output.mkdir(parents=True, exist_ok=True)
+    _out.print(f"{clients} clients, one after the other in this process", highlight=False)
+    _out.print(f"Flower's log: {output / FLOWER_LOG}", highlight=False, soft_wrap=True)
+    grid = InProcessGrid(client_app, clients, config.to_run_config())
+    with _flower_log(output / FLOWER_LOG), _progress(config.num_rounds) as show:
+        train(grid, config, output, show)
+    draw_rounds(output)
+    _conclude(output)
+
+
+def _conclude(output: Path) -> None:
+    from .report import PICTURE, final_table
+
+    _out.print(final_table(output))
+    _out.print(f"Picture: {output / PICTURE}", highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _progress(num_rounds: int) -> Iterator[Any]:
+    """Show a bar where there is a terminal, and a line per round everywhere."""
+    from .report import round_line
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=_out, disable=not _out.is_terminal, transient=True) as bar:
+        task = bar.add_task("starting", total=num_rounds)
+
+        def show(row: Mapping[str, Any]) -> None:
+            bar.console.print(round_line(row, num_rounds), highlight=False, markup=False)
+            bar.update(task, completed=row["round"], description="training")
+
+        yield show
+
+
+@contextlib.contextmanager
+def _said_plainly() -> Iterator[None]:
+    """Say in one sentence what a person can mend; anything else keeps its traceback."""
+    from pncs_flower.strategies import SelectionError
+
+    from .flower_run import RunFailedError
+
+    try:
+        yield
+    except (ValueError, OSError, SelectionError, RunFailedError) as error:
+        _err.print(
+            f"[bold red]Error:[/bold red] {_escaped(error)}", highlight=False, soft_wrap=True
+        )
+        raise typer.Exit(1) from None
+
+
+def _escaped(error: Exception) -> str:
+    return str(error).replace("[", "\\[")
+
+
+@contextlib.contextmanager
+def _flower_log(path: Path) -> Iterator[None]:
+    """Send Flower's log to a file in place of the terminal."""
+    logger = logging.getLogger("flwr")
+    handlers, handler = logger.handlers[:], logging.FileHandler(path, encoding="utf-8")
+    logger.handlers = [handler]
+    try:
+        yield
+    finally:
+        logger.handlers = handlers
+        handler.close()
+
+
+def _setting(text: str) -> tuple[str, Scalar]:
+    """Read key=value; a value that is no TOML number is text."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"--set {text} must be KEY=VALUE, such as lr=0.05")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, value
+    return key, parsed if isinstance(parsed, bool | int | float | str) else value

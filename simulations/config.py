@@ -1,0 +1,149 @@
+"""Every setting of the app in one place, read and checked once."""
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+__all__ = ["APP_DIRECTORY", "CHOICES", "Config", "Scalar", "default_run_config"]
+
+Scalar = bool | int | float | str
+
+APP_DIRECTORY = Path(__file__).resolve().parent
+"""The Flower app that `flwr run` is given: this folder, in a checkout as in a wheel."""
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "strategy": ("pncs", "uniform", "round-robin"),
+    "form": ("squared", "normalized", "printed", "power"),
+    "summary": ("update", "gradient"),
+    "aggregation": ("examples", "uniform"),
+    "dataset": ("digits", "fashion-mnist"),
+    "partition": ("shards", "dirichlet", "iid"),
+    "model": ("linear", "mlp", "cnn"),
+    "device": ("auto", "cpu", "cuda"),
+}
+"""What the settings that are names may be."""
+
+_AT_LEAST_ONE = ("num-selected", "num-rounds", "local-epochs", "shards-per-client", "p")
+_AT_LEAST_ZERO = ("queue-length", "batch-size", "momentum", "seed")
+_ABOVE_ZERO = ("lr", "dirichlet-alpha")
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings of one run; see the comments in the app's ``pyproject.toml``.
+
+    A field ``num_selected`` is the setting ``num-selected``.
+    """
+
+    strategy: str
+    num_selected: int
+    queue_length: int
+    p: float
+    form: str
+    sketch: str
+    layers: str
+    summary: str
+    num_rounds: int
+    lr: float
+    momentum: float
+    local_epochs: int
+    batch_size: int
+    aggregation: str
+    dataset: str
+    data_dir: str
+    partition: str
+    shards_per_client: int
+    dirichlet_alpha: float
+    model: str
+    device: str
+    output_dir: str
+    seed: int
+
+    def __post_init__(self) -> None:
+        for key, value in self.to_run_config().items():
+            _check(key, value)
+
+    @classmethod
+    def from_run_config(cls, run_config: Mapping[str, Scalar]) -> "Config":
+        """Read and check a run's settings.
+
+        Parameters
+        ----------
+        run_config : mapping of str to scalar
+            ``context.run_config``: every setting, and no other.
+
+        Raises
+        ------
+        ValueError
+            If a setting is missing, unknown, of another type or out of its range.
+        """
+        types = {_key(field.name): field.type for field in fields(cls)}
+        for key in run_config:
+            if key not in types:
+                near = get_close_matches(key, types, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(types)}"
+                raise ValueError(f"unknown setting {key!r}: {hint}")
+        missing = [key for key in types if key not in run_config]
+        if missing:
+            raise ValueError(f"missing settings: {', '.join(missing)}")
+        values: dict[str, Any] = {
+            _name(key): _typed(key, run_config[key], kind) for key, kind in types.items()
+        }
+        return cls(**values)
+
+    def to_run_config(self) -> dict[str, Scalar]:
+        """Return the settings as Flower's run configuration."""
+        return {_key(field.name): getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def layer_names(self) -> tuple[str, ...] | None:
+        """The layers to compare; None for all of them."""
+        names = tuple(name.strip() for name in self.layers.split(",") if name.strip())
+        return names or None
+
+
+def default_run_config() -> dict[str, Scalar]:
+    """Return the settings as the app's ``pyproject.toml`` has them."""
+    with (APP_DIRECTORY / "pyproject.toml").open("rb") as file:
+        values: dict[str, Scalar] = tomllib.load(file)["tool"]["flwr"]["app"]["config"]
+    return values
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _name(key: str) -> str:
+    return key.replace("-", "_")
+
+
+def _typed(key: str, value: Scalar, kind: Any) -> Scalar:
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not kind:
+        wanted = {int: "a whole number", float: "a number", str: "text"}[kind]
+        raise ValueError(f"{key} = {value!r} must be {wanted}, not {type(value).__name__}")
+    return value
+
+
+def _check(key: str, value: Scalar) -> None:
+    if key in CHOICES and value not in CHOICES[key]:
+        near = get_close_matches(str(value), CHOICES[key], n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ValueError(f"{key} = {value!r} must be one of {', '.join(CHOICES[key])}{hint}")
+    if isinstance(value, str):
+        return
+    if not math.isfinite(value):
+        raise ValueError(f"{key} = {value} must be finite")
+    if key in _AT_LEAST_ONE and value < 1:
+        raise ValueError(f"{key} = {value} must be at least 1")
+    if key in _AT_LEAST_ZERO and value < 0:
+        raise ValueError(f"{key} = {value} must be at least 0")
+    if key in _ABOVE_ZERO and value <= 0:
+        raise ValueError(f"{key} = {value} must be above 0")
+    if key == "momentum" and value >= 1:
+        raise ValueError(f"momentum = {value} must be below 1")

@@ -1,0 +1,201 @@
+"""`flwr run` in a world of its own: private home, ports and processes, and its true outcome."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from .config import APP_DIRECTORY, Config
+from .preflight import Placement
+from .processes import adopt_orphans, ignoring_signals, stop_descendants
+from .results import format_toml
+
+__all__ = ["FLOWER_LOG", "RunFailedError", "run_in_flower"]
+
+FLOWER_LOG = "flwr.log"
+"""Name of the file that takes Flower's whole log."""
+
+_POLL = 0.2
+_FINISH_TIMEOUT = 30.0
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_ERROR = re.compile(r"error|exception|failed|traceback|refused|not found", re.IGNORECASE)
+
+
+class RunFailedError(RuntimeError):
+    """Flower did not complete the run; says why."""
+
+
+def run_in_flower(
+    config: Config,
+    num_clients: int,
+    placement: Placement,
+    output: Path,
+    on_poll: Callable[[], None],
+) -> None:
+    """Run the app in Flower's simulation on Ray, and leave no process behind.
+
+    Parameters
+    ----------
+    config : Config
+        The settings; ``output_dir`` must be absolute.
+    num_clients : int
+        Simulated clients.
+    placement : Placement
+        What each of them gets.
+    output : Path
+        Existing folder for ``flwr.log``.
+    on_poll : callable
+        Called several times a second while the run goes on.
+
+    Raises
+    ------
+    RunFailedError
+        If Flower does not report the run as completed. Its exit code would not tell.
+    """
+    adopt_orphans()
+    home = Path(tempfile.mkdtemp(prefix="pncs-"))
+    try:
+        with (output / FLOWER_LOG).open("w", encoding="utf-8") as log:
+            _Flower(home).run(config, num_clients, placement, log, on_poll)
+    finally:
+        with ignoring_signals():
+            stop_descendants()
+            shutil.rmtree(home, ignore_errors=True)
+
+
+class _Flower:
+    """Flower's command line, with everything that it keeps in one folder."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._work = home / "work"
+        self._work.mkdir()
+        http_port, control_port = _free_ports(2)
+        (home / "config.toml").write_text(
+            '[superlink]\ndefault = "running"\n'
+            '[superlink.start]\naddress = ":local-in-memory:"\n'
+            # By its address it can be asked, but is not started anew if it is gone.
+            f'[superlink.running]\naddress = "127.0.0.1:{http_port}"\ninsecure = true\n',
+            encoding="utf-8",
+        )
+        scripts = os.pathsep.join((str(Path(sys.executable).parent), sysconfig.get_path("scripts")))
+        self._env = {
+            **os.environ,
+            "PATH": scripts + os.pathsep + os.environ.get("PATH", ""),
+            "FLWR_HOME": str(home),
+            "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(http_port),
+            "FLWR_LOCAL_CONTROL_API_PORT": str(control_port),
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            "PYTHONUNBUFFERED": "1",
+        }
+        if "RAY_ADDRESS" not in os.environ and len(str(home)) < 40:
+            # Ray's sockets lie in it, and a socket's path is at most 107 bytes.
+            self._env["RAY_TMPDIR"] = str(home)
+
+    def run(
+        self,
+        config: Config,
+        num_clients: int,
+        placement: Placement,
+        log: IO[str],
+        on_poll: Callable[[], None],
+    ) -> None:
+        settings = self._home / "run.toml"
+        settings.write_text(format_toml(config.to_run_config()), encoding="utf-8")
+        federation = {
+            "num-supernodes": num_clients,
+            "client-resources-num-cpus": placement.cpus_per_client,
+            "client-resources-num-gpus": float(placement.gpus_per_client),
+        }
+        if placement.machine is not None:
+            federation["init-args-num-cpus"] = placement.machine.cpus
+            federation["init-args-num-gpus"] = placement.machine.gpus
+        submitted = self._json(
+            "run",
+            str(APP_DIRECTORY),
+            "start",
+            "--run-config",
+            str(settings),
+            "--federation-config",
+            " ".join(f"{key}={value}" for key, value in federation.items()),
+        )
+        if not submitted.get("success"):
+            raise RunFailedError(f"flwr run failed: {_reason(submitted)}")
+        run_id = submitted["run-id"]
+        follower = subprocess.Popen(
+            ["flwr", "log", run_id, "running", "--stream"],
+            cwd=self._work,
+            env=self._env,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        while follower.poll() is None:
+            on_poll()
+            time.sleep(_POLL)
+        status, details = self._outcome(run_id)
+        on_poll()
+        if status != "finished:completed":
+            raise RunFailedError(
+                f"Flower reports {status}: {details or 'no reason'}\n"
+                + _last_errors(Path(log.name))
+            )
+
+    def _outcome(self, run_id: str) -> tuple[str, str]:
+        """Return the run's final status with its details."""
+        deadline = time.monotonic() + _FINISH_TIMEOUT
+        while True:
+            answer = self._json("list", "running", "--run-id", run_id)
+            if not answer.get("runs"):
+                return "a SuperLink that is gone", _reason(answer)
+            run = answer["runs"][0]
+            status = str(run["status"])
+            if status.startswith("finished") or time.monotonic() > deadline:
+                return status, _ANSI.sub("", str(run.get("status-details") or ""))
+            time.sleep(_POLL)
+
+    def _json(self, *arguments: str) -> dict[str, Any]:
+        process = subprocess.run(
+            ["flwr", *arguments, "--format", "json"],
+            cwd=self._work,
+            env=self._env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        try:
+            answer: dict[str, Any] = json.loads(process.stdout)
+        except ValueError:
+            return {"error-message": process.stdout + process.stderr}
+        return answer
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(s.getsockname()[1]) for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+def _reason(answer: dict[str, Any]) -> str:
+    return _ANSI.sub("", str(answer.get("error-message") or answer)).strip()
+
+
+def _last_errors(log: Path, count: int = 8) -> str:
+    """Return the last lines of a log that speak of an error, for a person to read."""
+    text = _ANSI.sub("", log.read_text(encoding="utf-8", errors="replace"))
+    lines = [line.rstrip() for line in text.splitlines() if _ERROR.search(line)]
+    return "\n".join(dict.fromkeys(lines[-count:]))

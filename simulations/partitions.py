@@ -1,0 +1,139 @@
+"""Which client holds which training examples."""
+
+import warnings
+from math import gcd
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pncs_flower.randomness import derive_seed, generator
+
+if TYPE_CHECKING:
+    from flwr_datasets.partitioner import Partitioner
+
+__all__ = ["partition_examples"]
+
+
+def partition_examples(
+    labels: NDArray[np.int64],
+    num_clients: int,
+    scheme: str = "shards",
+    *,
+    shards_per_client: int = 2,
+    dirichlet_alpha: float = 0.5,
+    seed: int = 0,
+) -> list[NDArray[np.int64]]:
+    """Divide examples among clients by their labels, with Flower's partitioners.
+
+    Parameters
+    ----------
+    labels : np.ndarray
+        Shape (N,): the label of each example.
+    num_clients : int
+        How many clients there are.
+    scheme : {"shards", "dirichlet", "iid"}
+        ``"shards"``: ``num_clients * shards_per_client`` shards of equal size, each of a single
+        label, dealt out at random (PNCS, arXiv:2506.15923, section VI). Every class gives as many
+        shards as every other; what does not fill a shard of that size is left out.
+        ``"dirichlet"``: of each class, clients get shares drawn from a Dirichlet distribution.
+        ``"iid"``: shuffled and cut in equal parts.
+    shards_per_client : int (default: 2)
+        Fewer is more non-IID.
+    dirichlet_alpha : float (default: 0.5)
+        Concentration; smaller is more non-IID.
+    seed : int (default: 0)
+        The same seed gives the same partition.
+
+    Returns
+    -------
+    list of np.ndarray
+        For each client the indices of its examples, dtype int64; no example is held twice.
+
+    Raises
+    ------
+    ValueError
+        If the examples cannot be divided so.
+    """
+    from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner, ShardPartitioner
+
+    if num_clients < 1 or num_clients > len(labels):
+        raise ValueError(
+            f"{num_clients} clients cannot share {len(labels)} examples: have between 1 and "
+            f"{len(labels)} clients"
+        )
+    partition_seed = derive_seed(seed, "partition")
+    partitioner: Partitioner
+    if scheme == "shards":
+        chosen, shard_size = _whole_shards(labels, num_clients, shards_per_client)
+        partitioner = ShardPartitioner(
+            num_clients,
+            partition_by="label",
+            num_shards_per_partition=shards_per_client,
+            shard_size=shard_size,
+            seed=partition_seed,
+        )
+    elif scheme == "dirichlet":
+        chosen = np.arange(len(labels))
+        partitioner = DirichletPartitioner(
+            num_clients,
+            partition_by="label",
+            alpha=float(dirichlet_alpha),
+            min_partition_size=1,
+            seed=partition_seed,
+        )
+    elif scheme == "iid":
+        chosen = generator(seed, "partition").permutation(len(labels))
+        partitioner = IidPartitioner(num_clients)
+    else:
+        raise ValueError(f"partition {scheme!r} must be one of shards, dirichlet, iid")
+    return _run(partitioner, labels, chosen, num_clients)
+
+
+def _whole_shards(
+    labels: NDArray[np.int64], num_clients: int, shards_per_client: int
+) -> tuple[NDArray[np.int64], int]:
+    """Return as many examples of each class as fill its shards, sorted by label, and their size."""
+    classes, counts = np.unique(labels, return_counts=True)
+    shards = num_clients * shards_per_client
+    if shards % len(classes):
+        per_client = len(classes) // gcd(num_clients, len(classes))
+        clients = len(classes) // gcd(shards_per_client, len(classes))
+        raise ValueError(
+            f"{num_clients} clients x {shards_per_client} shards-per-client = {shards} shards "
+            f"cannot be taken evenly from {len(classes)} classes: with {num_clients} clients use "
+            f"a multiple of {per_client} shards-per-client, or with {shards_per_client} "
+            f"shards-per-client a multiple of {clients} clients; or another partition"
+        )
+    shards_per_class = shards // len(classes)
+    shard_size = int(counts.min()) // shards_per_class
+    if shard_size < 1:
+        raise ValueError(
+            f"{shards_per_class} shards per class cannot be cut from {counts.min()} examples of "
+            f"the smallest class: have at most {counts.min() * len(classes)} shards in all"
+        )
+    keep = shard_size * shards_per_class
+    return np.concatenate([np.flatnonzero(labels == c)[:keep] for c in classes]), shard_size
+
+
+def _run(
+    partitioner: "Partitioner",
+    labels: NDArray[np.int64],
+    chosen: NDArray[np.int64],
+    num_clients: int,
+) -> list[NDArray[np.int64]]:
+    from datasets import Dataset
+
+    columns: dict[str, Any] = {"label": labels[chosen], "example": chosen}
+    partitioner.dataset = Dataset.from_dict(columns)
+    try:
+        with warnings.catch_warnings():
+            # One warning for each redraw of a Dirichlet partition; giving up is an error.
+            warnings.simplefilter("ignore")
+            parts = [partitioner.load_partition(client) for client in range(num_clients)]
+    except ValueError as error:
+        raise ValueError(
+            f"the examples cannot be divided among {num_clients} clients so that each has one: "
+            f"have fewer clients, or a larger dirichlet-alpha ({error})"
+        ) from error
+    return [np.array(part["example"], dtype=np.int64) for part in parts]

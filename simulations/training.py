@@ -1,0 +1,179 @@
+"""One run, on whatever grid it is given: strategy, model, evaluation and results."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from pncs_flower.clients.device import choose_device
+from pncs_flower.protocol import SummaryKind
+from pncs_flower.similarity import Form
+from pncs_flower.strategies import (
+    PNCS,
+    RoundRecord,
+    RoundRobin,
+    SelectionError,
+    SelectionStrategy,
+    UniformSelection,
+)
+
+from .config import Config
+from .data import ImageData, as_float, load_dataset
+from .models import build_model
+from .preflight import check_run
+from .results import RunFolder
+
+__all__ = ["build_strategy", "evaluate", "train"]
+
+_CHUNK = 1024
+_LAST = 5
+
+
+def build_strategy(config: Config) -> SelectionStrategy:
+    """Return the selection strategy of the settings, around Flower's FedAvg."""
+    weights = {"examples": "num-examples", "uniform": "uniform-weight"}
+    base = FedAvg(
+        fraction_evaluate=0.0,
+        min_train_nodes=1,
+        min_available_nodes=1,
+        weighted_by_key=weights[config.aggregation],
+    )
+    if config.strategy == "uniform":
+        return UniformSelection(base, num_selected=config.num_selected, seed=config.seed)
+    if config.strategy == "round-robin":
+        return RoundRobin(base, num_selected=config.num_selected, seed=config.seed)
+    return PNCS(
+        base,
+        num_selected=config.num_selected,
+        queue_length=config.queue_length,
+        layers=config.layer_names,
+        p=config.p,
+        form=cast(Form, config.form),
+        sketch=config.sketch,
+        summary=cast(SummaryKind, config.summary),
+        seed=config.seed,
+    )
+
+
+def evaluate(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, float]:
+    """Return accuracy (0 to 1) and mean cross-entropy of a model."""
+    model.eval()
+    correct, loss = 0, 0.0
+    with torch.inference_mode():
+        for chunk, answers in zip(images.split(_CHUNK), labels.split(_CHUNK), strict=True):
+            logits = model(chunk)
+            correct += int((logits.argmax(1) == answers).sum())
+            loss += float(cross_entropy(logits, answers, reduction="sum"))
+    return correct / len(labels), loss / len(labels)
+
+
+def train(
+    grid: Grid,
+    config: Config,
+    output: Path,
+    on_round: Callable[[Mapping[str, Any]], None],
+) -> None:
+    """Train and leave the results in a folder.
+
+    Parameters
+    ----------
+    grid : Grid
+        Where the clients are.
+    config : Config
+        The settings.
+    output : Path
+        The run's folder; see `results.RunFolder`.
+    on_round : callable
+        Called with each round's row as it is written to ``rounds.jsonl``: the strategy's
+        `RoundRecord`, ``accuracy`` and ``loss`` on the test examples, and ``elapsed``, the
+        seconds since training began.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If the settings cannot be carried out; before anything starts.
+    SelectionError
+        If a round came to nothing, because no client delivered an update; says why.
+    """
+    check_run(config)
+    data = load_dataset(config.dataset, config.data_dir)
+    model = build_model(config.model, data.image_shape, data.num_classes, config.seed)
+    initial = ArrayRecord(model.state_dict())
+    strategy = build_strategy(config)
+    folder = RunFolder(output, config)
+    rows: list[dict[str, Any]] = []
+    first: dict[str, float] = {}
+    device = choose_device("cpu" if config.device == "cpu" else "auto")
+    images, labels = _test_examples(data, device)
+    model.to(device)
+    start = time.perf_counter()
+
+    def after_round(number: int, arrays: ArrayRecord) -> MetricRecord:
+        model.load_state_dict(arrays.to_torch_state_dict())
+        accuracy, loss = evaluate(model, images, labels)
+        scores = {"accuracy": accuracy, "loss": loss}
+        if number == 0:
+            first.update(scores)
+        else:
+            record = strategy.history[-1]
+            row = {**record.to_dict(), **scores, "elapsed": time.perf_counter() - start}
+            rows.append(row)
+            folder.add_round(row)
+            on_round(row)
+            _require_an_update(record)
+        return MetricRecord({**scores})
+
+    result = strategy.start(grid, initial, num_rounds=config.num_rounds, evaluate_fn=after_round)
+    weights = {name: array.numpy() for name, array in result.arrays.items()}
+    folder.finish(weights, _summary(rows, first, str(device)))
+
+
+def _require_an_update(record: RoundRecord) -> None:
+    if not record.delivered:
+        reasons = "; ".join(f"client {key}: {reason}" for key, reason in record.rejected.items())
+        raise SelectionError(
+            f"no client delivered an update in round {record.round}: {reasons or 'no reason given'}"
+        )
+
+
+def _test_examples(data: ImageData, device: torch.device) -> tuple[Tensor, Tensor]:
+    images = torch.from_numpy(as_float(data.test_images, data.max_value))
+    return images.to(device), torch.from_numpy(data.test_labels).to(device)
+
+
+def _summary(
+    rows: list[dict[str, Any]], first: Mapping[str, float], server_device: str
+) -> dict[str, Any]:
+    accuracies = [row["accuracy"] for row in rows]
+    chosen = Counter(client for row in rows for client in row["chosen"])
+    return {
+        "rounds": len(rows),
+        "initial-accuracy": first["accuracy"],
+        "initial-loss": first["loss"],
+        "final-accuracy": accuracies[-1],
+        "final-loss": rows[-1]["loss"],
+        "best-accuracy": max(accuracies),
+        "mean-accuracy-of-last-5-rounds": sum(accuracies[-_LAST:]) / len(accuracies[-_LAST:]),
+        "seconds": rows[-1]["elapsed"],
+        "bytes-down": sum(sum(row["bytes_down"].values()) for row in rows),
+        "bytes-up": sum(sum(row["bytes_up"].values()) for row in rows),
+        "times-chosen": dict(sorted(chosen.items(), key=lambda item: (len(item[0]), item[0]))),
+        "server-device": server_device,
+        "versions": {name: _version(name) for name in ("pncs-flower", "flwr", "torch", "numpy")},
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # the library runs from a bundle
+        return "not installed"

@@ -1,0 +1,69 @@
+"""Settings: one source of defaults, and errors that say what to do."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from pncs_flower.simulations.config import APP_DIRECTORY, Config, default_run_config
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_defaults_are_valid() -> None:
+    defaults = default_run_config()
+    assert Config.from_run_config(defaults).to_run_config() == defaults
+
+
+def test_both_apps_have_the_same_settings() -> None:
+    apps = []
+    for folder in (ROOT, APP_DIRECTORY):
+        with (folder / "pyproject.toml").open("rb") as file:
+            app = tomllib.load(file)["tool"]["flwr"]["app"]
+        apps.append((app["config"], app["components"]))
+    assert apps[0] == apps[1]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("strategy", "pnsc", r"strategy = 'pnsc' must be one of pncs, uniform.*mean 'pncs'"),
+        ("dataset", "mnist", "must be one of digits, fashion-mnist"),
+        ("num-selected", 0, "num-selected = 0 must be at least 1"),
+        ("p", 0.5, "p = 0.5 must be at least 1"),
+        ("lr", 0.0, "lr = 0.0 must be above 0"),
+        ("lr", float("nan"), "lr = nan must be finite"),
+        ("momentum", 1.0, "momentum = 1.0 must be below 1"),
+        ("queue-length", -1, "queue-length = -1 must be at least 0"),
+        ("num-rounds", 2.5, "num-rounds = 2.5 must be a whole number, not float"),
+        ("seed", True, "seed = True must be a whole number, not bool"),
+        ("model", 3, "model = 3 must be text, not int"),
+    ],
+)
+def test_a_wrong_value_is_refused(key: str, value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Config.from_run_config(default_run_config() | {key: value})  # type: ignore[dict-item]
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match="unknown setting 'num-select': did you mean 'num-selected'"):
+        Config.from_run_config(default_run_config() | {"num-select": 2})
+
+
+def test_a_missing_setting_is_named() -> None:
+    settings = default_run_config()
+    del settings["lr"]
+    with pytest.raises(ValueError, match="missing settings: lr"):
+        Config.from_run_config(settings)
+
+
+def test_a_whole_number_will_do_for_a_real_one() -> None:
+    assert Config.from_run_config(default_run_config() | {"lr": 1}).lr == 1.0
+
+
+@pytest.mark.parametrize(
+    ("layers", "names"), [("", None), ("fc1", ("fc1",)), (" fc1, fc2 ,", ("fc1", "fc2"))]
+)
+def test_layers_are_a_list_with_commas(layers: str, names: tuple[str, ...] | None) -> None:
+    config = Config.from_run_config(default_run_config() | {"layers": layers})
+    assert config.layer_names == names

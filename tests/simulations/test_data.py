@@ -1,0 +1,80 @@
+"""Data sets: shapes, the fixed split, and a missing folder."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pncs_flower.simulations.data import DEBIAN_FASHION_MNIST, as_float, load_dataset
+
+
+def write_idx(path: Path, values: np.ndarray) -> None:
+    header = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, dtype=">u4").tobytes()
+    raw = header + values.astype(np.uint8).tobytes()
+    path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
+
+
+def write_fashion_mnist(folder: Path, suffix: str = "") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, count in (("train", 3), ("t10k", 2)):
+        images = np.arange(count * 4).reshape(count, 2, 2)
+        write_idx(folder / f"{part}-images-idx3-ubyte{suffix}", images)
+        write_idx(folder / f"{part}-labels-idx1-ubyte{suffix}", np.arange(count))
+
+
+def test_digits_are_divided_by_class() -> None:
+    digits = load_dataset("digits")
+    assert digits.train_images.shape == (1442, 1, 8, 8)
+    assert digits.train_images.dtype == np.uint8
+    # Of n examples of a class, n // 5 are test examples.
+    counts = np.bincount(digits.train_labels) + np.bincount(digits.test_labels)
+    assert np.bincount(digits.test_labels).tolist() == (counts // 5).tolist()
+
+
+def test_no_digit_is_in_both_parts() -> None:
+    digits = load_dataset("digits")
+    train = {image.tobytes() for image in digits.train_images}
+    assert not train & {image.tobytes() for image in digits.test_images}
+
+
+def test_images_become_fractions_of_white() -> None:
+    images = np.array([[[[0, 4, 16]]]], dtype=np.uint8)
+    floats = as_float(images, 16)
+    assert floats.dtype == np.float32
+    assert floats.tolist() == [[[[0.0, 0.25, 1.0]]]]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("layout", [".", "FashionMNIST/raw"])
+def test_fashion_mnist_is_read_from_a_folder(tmp_path: Path, layout: str, suffix: str) -> None:
+    write_fashion_mnist(tmp_path / layout, suffix)
+    data = load_dataset("fashion-mnist", str(tmp_path))
+    assert data.train_images.tolist() == np.arange(12).reshape(3, 1, 2, 2).tolist()
+    assert data.test_labels.tolist() == [0, 1]
+
+
+def test_missing_fashion_mnist_names_three_ways(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as error:
+        load_dataset("fashion-mnist", str(tmp_path))
+    message = str(error.value)
+    assert str(tmp_path) in message
+    for way in ("data-dir", "apt-get install dataset-fashion-mnist", "download=True"):
+        assert way in message
+
+
+def test_a_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    write_fashion_mnist(tmp_path)
+    images = tmp_path / "train-images-idx3-ubyte"
+    images.write_bytes(images.read_bytes()[:-1])
+    with pytest.raises(ValueError, match="train-images-idx3-ubyte is not an IDX file"):
+        load_dataset("fashion-mnist", str(tmp_path))
+
+
+@pytest.mark.skipif(
+    not DEBIAN_FASHION_MNIST.is_dir(), reason="needs Debian's package dataset-fashion-mnist"
+)
+def test_debians_package_is_found() -> None:
+    data = load_dataset("fashion-mnist")
+    assert data.train_images.shape == (60000, 1, 28, 28)
+    assert np.bincount(data.test_labels).tolist() == [1000] * 10

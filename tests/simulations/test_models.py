@@ -1,0 +1,46 @@
+"""Models: layer names, shapes, and weights from the seed alone."""
+
+import pytest
+import torch
+
+from pncs_flower.layers import group_layers
+from pncs_flower.simulations.models import build_model
+
+LAYERS = {
+    "linear": ["fc"],
+    "mlp": ["fc1", "fc2"],
+    "cnn": ["conv1", "conv2", "fc1", "fc2"],
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_have_the_documented_names(name: str) -> None:
+    assert list(group_layers(build_model(name, (1, 8, 8), 10).state_dict())) == LAYERS[name]
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32)])
+@pytest.mark.parametrize("name", LAYERS)
+def test_images_become_logits(name: str, shape: tuple[int, int, int]) -> None:
+    assert build_model(name, shape, 7)(torch.zeros(2, *shape)).shape == (2, 7)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_weights_depend_on_the_seed_alone(name: str) -> None:
+    def weights(seed: int) -> bytes:
+        torch.manual_seed(id(object()) % 1000)
+        model = build_model(name, (1, 8, 8), 10, seed)
+        return b"".join(array.numpy().tobytes() for array in model.state_dict().values())
+
+    assert weights(3) == weights(3)
+    assert weights(3) != weights(4)
+
+
+def test_pytorchs_random_state_is_left_alone() -> None:
+    before = torch.get_rng_state()
+    build_model("mlp", (1, 8, 8), 10)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_unknown_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="'resnet' must be one of linear, mlp, cnn"):
+        build_model("resnet", (1, 8, 8), 10)
