@@ -103,7 +103,7 @@ class InProcessGrid(Grid):
             reply = self._app(own_message, own_context)
         except Exception as error:  # whatever a client app raises is an error reply in Flower
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-            return Message(Error(code, f"{type(error)}:<{error!r}>"), reply_to=message)
+            return Message(Error(code, f"{type(error)}:<'{error}'>"), reply_to=message)
         context.state = own_context.state
         if reply.has_error():
             return reply

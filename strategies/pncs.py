@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import Strategy
 from pncs_flower import least_aligned_subset
 from pncs_flower.protocol import SummaryKind, SummaryRequest
 from pncs_flower.randomness import derive_seed
-from pncs_flower.similarity import Form, check_form, layered_cosine
+from pncs_flower.similarity import Form, check_parameters, layered_cosine
 from pncs_flower.sketches import Sketch, parse_sketch
 
 from .rule import Choice, Round, RuleState, SelectionRule, Summary
@@ -31,7 +31,7 @@ class PNCSRule(SelectionRule):
     summary: SummaryKind = "update"
 
     def __post_init__(self) -> None:
-        check_form(self.p, self.form)
+        check_parameters(self.p, self.form)
         parse_sketch(self.sketch).check_order(self.p)
         if self.summary not in ("update", "gradient"):
             raise ValueError(f"summary is {self.summary!r}, but must be 'update' or 'gradient'")

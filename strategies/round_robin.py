@@ -24,8 +24,9 @@ class RoundRobinRule(SelectionRule):
         """Choose by the round of the last update, then by the permutation."""
 
         def turn(client: str) -> tuple[int, int]:
-            # Of the client, not of the round: one order of turns for the whole run.
-            return now.last_rounds[client], derive_seed(now.seed, "round robin", client)
+            # Drawn anew in each round: with one order for the whole run, and a number of clients
+            # that num_selected does not divide, the first in it would be chosen every time.
+            return now.last_rounds[client], derive_seed(now.seed, "turn", now.number, client)
 
         return Choice(tuple(sorted(now.available, key=turn)[: now.num_selected]))
 

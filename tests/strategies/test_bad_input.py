@@ -1,0 +1,108 @@
+"""What a user can get wrong is a clear error before anybody trains."""
+
+import pytest
+from apps import numpy_app
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+
+from pncs_flower.clients import summary_mod
+from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.strategies import PNCS, RoundRobin, TooFewClientsError, UniformSelection
+
+
+def start(strategy, clients: int = 4):
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), clients)
+    try:
+        strategy.start(grid, numpy_app.initial_arrays(), num_rounds=1)
+    finally:
+        trained = [numpy_app.times_trained(c) for c in grid.contexts.values()]
+        assert trained == [0] * clients
+
+
+@pytest.mark.parametrize("kind", [PNCS, UniformSelection, RoundRobin])
+@pytest.mark.parametrize("num_selected", [0, -1])
+def test_num_selected_below_one(kind, num_selected):
+    with pytest.raises(ValueError, match=f"num_selected is {num_selected}.*at least 1"):
+        kind(FedAvg(), num_selected=num_selected)
+
+
+def test_more_selected_than_clients_names_both():
+    with pytest.raises(TooFewClientsError, match="4 clients take part, but num_selected is 5"):
+        start(PNCS(FedAvg(), num_selected=5, wait_timeout=0.1))
+
+
+@pytest.mark.parametrize("option", ["min_train_nodes", "min_available_nodes"])
+def test_base_that_would_wait_for_ever_on_the_chosen(option):
+    with pytest.raises(ValueError, match=f"FedAvg would wait for ever: its {option} is 3"):
+        PNCS(FedAvg(**{option: 3}), num_selected=2)
+
+
+def test_base_that_would_wait_for_ever_inside_a_wrapper():
+    base = DifferentialPrivacyServerSideFixedClipping(
+        FedAvg(min_available_nodes=8), 1.0, 1.0, num_sampled_clients=2
+    )
+    with pytest.raises(ValueError, match="min_available_nodes is 8"):
+        PNCS(base, num_selected=2)
+
+
+def test_base_that_waits_without_saying_so_is_stopped():
+    class Patient(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            self.min_available_nodes = 9
+            return super().configure_train(server_round, arrays, config, grid)
+
+    with pytest.raises(TooFewClientsError, match="waits for more than the 2 clients"):
+        start(PNCS(Patient(fraction_evaluate=0.0)))
+
+
+def test_base_that_would_leave_out_chosen_clients():
+    with pytest.raises(ValueError, match=r"fraction_train of FedAvg is 0\.5"):
+        PNCS(FedAvg(fraction_train=0.5))
+
+
+def test_privacy_wrapper_for_another_number_of_clients():
+    base = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, num_sampled_clients=5)
+    with pytest.raises(ValueError, match="num_sampled_clients of .* is 5, but num_selected is 2"):
+        PNCS(base, num_selected=2)
+
+
+def test_base_that_is_no_message_based_strategy():
+    from flwr.server.strategy import FedAvg as OldFedAvg
+
+    with pytest.raises(TypeError, match="flwr.serverapp.strategy"):
+        PNCS(OldFedAvg())
+
+
+def test_unknown_layer_lists_those_that_exist():
+    with pytest.raises(ValueError, match="unknown layer 'neck'.*body, head"):
+        start(PNCS(FedAvg(), layers=["head", "neck"]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"p": 0.5}, "0.5"),
+        ({"form": "cubed"}, "squared"),
+        ({"sketch": "fourier:3"}, "coordinates"),
+        ({"sketch": "coordinates:0"}, "0"),
+        ({"sketch": "count:64"}, "p"),
+        ({"summary": "weights"}, "'update' or 'gradient'"),
+        ({"queue_length": -1}, "queue_length is -1"),
+        ({"min_clients": 1}, "min_clients is 1"),
+        ({"wait_timeout": 0}, "wait_timeout is 0"),
+        ({"summary_timeout": float("nan")}, "summary_timeout is nan"),
+    ],
+)
+def test_option_out_of_range(options, message):
+    with pytest.raises(ValueError, match=message):
+        PNCS(FedAvg(), **options)
+
+
+def test_gradient_wanted_from_an_app_that_cannot_give_it_says_how():
+    with pytest.raises(RuntimeError, match=r"SummaryMod\(gradient=\.\.\.\)"):
+        start(PNCS(FedAvg(), summary="gradient"))
+
+
+def test_client_without_the_mod_says_which_line_is_missing():
+    grid = InProcessGrid(numpy_app.make_app(), 3)
+    with pytest.raises(RuntimeError, match=r"ClientApp\(mods=\[summary_mod\]\)"):
+        PNCS(FedAvg(), wait_timeout=0.5).start(grid, numpy_app.initial_arrays(), num_rounds=1)

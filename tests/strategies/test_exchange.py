@@ -1,0 +1,50 @@
+"""Replies are told apart by the message they answer."""
+
+from apps import numpy_app
+from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
+
+from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.strategies.exchange import exchange, sort_replies
+
+
+def sent_messages(count: int) -> list[Message]:
+    InProcessGrid(numpy_app.make_app(), 1)  # gives this process the identity that messages need
+    messages = [Message(RecordDict(), node, MessageType.TRAIN) for node in range(10, 10 + count)]
+    for index, message in enumerate(messages):
+        message.metadata.__dict__["_message_id"] = f"m{index}"
+    return messages
+
+
+def content(number: int) -> RecordDict:
+    return RecordDict({"c": ConfigRecord({"number": number})})
+
+
+def test_server_made_error_counts_for_the_node_that_was_asked():
+    (message,) = sent_messages(1)
+    error = Message(Error(5, "Node Unavailable"), reply_to=message)
+    error.metadata.__dict__["_src_node_id"] = 1  # the SuperLink's own id
+    replies = sort_replies([message], [error], "missing")
+    assert replies.failures == {10: "Node Unavailable"}
+
+
+def test_second_reply_and_foreign_reply_are_ignored():
+    messages = sent_messages(2)
+    first, second = (Message(content(n), reply_to=messages[0]) for n in (1, 2))
+    foreign = Message(content(3), reply_to=messages[1])
+    foreign.metadata.__dict__["_reply_to_message_id"] = "of another round"
+    replies = sort_replies(messages, [first, second, foreign], "no reply")
+    assert list(replies.contents) == [10]
+    assert replies.contents[10]["c"]["number"] == 1
+    assert replies.failures == {11: "no reply"}
+
+
+def test_reason_is_the_last_line_without_colours():
+    (message,) = sent_messages(1)
+    reason = "\x1b[36mray::actor()\x1b[39m\nTraceback ...\n  File x\nValueError: \x1b[1mbad\x1b[0m\n\n"
+    error = Message(Error(2, reason), reply_to=message)
+    assert sort_replies([message], [error], "").failures == {10: "ValueError: bad"}
+
+
+def test_nothing_to_send_asks_nobody():
+    grid = InProcessGrid(numpy_app.make_app(), 1)
+    assert exchange(grid, [], timeout=1).contents == {}

@@ -1,0 +1,139 @@
+"""Every wait for clients is bounded, and a client keeps its key."""
+
+import time
+
+import pytest
+from apps import numpy_app
+
+from pncs_flower.clients import summary_mod
+from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.strategies import SelectionError, TooFewClientsError
+from pncs_flower.strategies.history import RoundRecord
+from pncs_flower.strategies.roster import Roster
+
+
+class LateGrid(InProcessGrid):
+    """Shows the first ``at_once`` nodes, and one more each time it is asked."""
+
+    def __init__(self, clients: int, at_once: int) -> None:
+        super().__init__(numpy_app.make_app(summary_mod), clients)
+        self.visible = at_once
+
+    def get_node_ids(self):
+        self.visible += 1
+        return list(super().get_node_ids())[: self.visible - 1]
+
+
+def roster(min_clients=None, wait_timeout=5.0, eligible=None) -> Roster:
+    return Roster(min_clients, wait_timeout, eligible)
+
+
+def rename(grid: InProcessGrid, index: int, **node_config) -> None:
+    context = list(grid.contexts.values())[index]
+    context.node_config.clear()
+    context.node_config.update({name.replace("_", "-"): v for name, v in node_config.items()})
+
+
+def test_waits_for_all_simulated_clients_though_none_is_there_at_first():
+    record = RoundRecord(1)
+    clients = roster().update(LateGrid(6, at_once=0), 2, record)
+    assert list(clients) == record.clients == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_waits_for_min_clients():
+    grid = LateGrid(6, at_once=1)
+    for index in range(6):
+        rename(grid, index, name=f"site-{index}")
+    assert len(roster(min_clients=4).update(grid, 2, RoundRecord(1))) == 4
+
+
+def test_wait_is_bounded_and_the_record_says_that_some_are_missing():
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 3)
+    record = RoundRecord(1)
+    start = time.monotonic()
+    assert len(roster(min_clients=5, wait_timeout=0.4).update(grid, 2, record)) == 3
+    assert time.monotonic() - start < 3
+    assert "started with 3 of 5 clients" in record.notes[0]
+
+
+def test_later_rounds_do_not_wait_for_a_client_that_has_left():
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 3)
+    who = roster(wait_timeout=30.0)
+    who.update(grid, 2, RoundRecord(1))
+    grid.contexts.popitem()
+    start = time.monotonic()
+    assert list(who.update(grid, 2, RoundRecord(2))) == ["0", "1"]
+    assert time.monotonic() - start < 3
+
+
+def test_too_few_clients_is_an_error_that_names_both_numbers():
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 2)
+    with pytest.raises(TooFewClientsError, match="2 clients take part, but num_selected is 3"):
+        roster(wait_timeout=0.2).update(grid, 3, RoundRecord(1))
+
+
+def test_no_client_at_all_is_an_error_in_bounded_time():
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 0)
+    with pytest.raises(TooFewClientsError, match="0 clients"):
+        roster(wait_timeout=0.2).update(grid, 1, RoundRecord(1))
+
+
+def test_key_is_partition_id_else_name_else_node_id():
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 3)
+    rename(grid, 0, partition_id=7, name="site-a")
+    rename(grid, 1, name="site-b")
+    rename(grid, 2)
+    node_ids = list(grid.contexts)
+    clients = roster().update(grid, 1, RoundRecord(1))
+    assert clients == {"7": node_ids[0], str(node_ids[2]): node_ids[2], "site-b": node_ids[1]}
+
+
+def test_keys_are_in_order_of_number():
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 12)
+    assert list(roster().update(grid, 1, RoundRecord(1))) == [str(k) for k in range(12)]
+
+
+def test_second_client_with_a_taken_key_is_left_out_with_a_reason():
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 3)
+    rename(grid, 2, partition_id=0)
+    record = RoundRecord(1)
+    clients = roster().update(grid, 2, record)
+    node_ids = list(grid.contexts)
+    assert clients == {"0": node_ids[0], "1": node_ids[1]}
+    assert "its key '0' is that of node" in record.rejected[f"node {node_ids[2]}"]
+
+
+def test_client_that_comes_back_under_a_new_node_id_keeps_its_key():
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 2)
+    who = roster()
+    who.update(grid, 1, RoundRecord(1))
+    node_id, context = grid.contexts.popitem()
+    context.node_id = node_id + 50
+    grid.contexts[node_id + 50] = context
+    assert who.update(grid, 1, RoundRecord(2))["1"] == node_id + 50
+
+
+def test_only_eligible_clients_take_part():
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 6)
+    who = roster(wait_timeout=30.0, eligible=lambda key: key in {"1", "4"})
+    start = time.monotonic()
+    assert list(who.update(grid, 2, RoundRecord(1))) == ["1", "4"]
+    assert time.monotonic() - start < 3
+
+
+def test_app_without_the_mod_is_an_error_that_names_the_line():
+    grid = InProcessGrid(numpy_app.make_app(), 2)
+    with pytest.raises(SelectionError, match=r"mods=\[summary_mod\]"):
+        roster(wait_timeout=0.2).update(grid, 1, RoundRecord(1))
+
+
+def test_one_broken_client_is_named_and_the_others_take_part():
+    def broken(message, context, call_next):
+        if context.node_config["partition-id"] == 0:
+            raise RuntimeError("disk full")
+        return call_next(message, context)
+
+    grid = InProcessGrid(numpy_app.make_app(broken, summary_mod), 3)
+    record = RoundRecord(1)
+    assert list(roster().update(grid, 2, record)) == ["1", "2"]
+    assert "disk full" in record.rejected[f"node {next(iter(grid.contexts))}"]
