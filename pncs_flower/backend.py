@@ -1,0 +1,115 @@
+"""What the similarity needs of an array library, so that one formula serves NumPy and torch."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+__all__ = ["Array", "Precision", "Rows"]
+
+Array = Any  # np.ndarray or torch.Tensor: the two share the operators and names used here
+Precision = Literal["float32", "float64"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """K vectors of d values, read block by block and widened only then.
+
+    Attributes
+    ----------
+    rows : np.ndarray, torch.Tensor or sequence of these
+        Shape (K, d), or K vectors of d values each.
+    xp : module
+        `numpy` or `torch`.
+    num_rows, num_values : int
+        K and d.
+    """
+
+    rows: Any
+    xp: Any
+    num_rows: int
+    num_values: int
+
+    @classmethod
+    def of(cls, rows: Any) -> "Rows":
+        """Wrap what a caller gave.
+
+        Raises
+        ------
+        ValueError
+            If it is not two-dimensional, or vectors of a sequence differ in shape or library.
+        """
+        if isinstance(rows, Sequence):
+            shapes = {tuple(row.shape) for row in rows}
+            if len(shapes) != 1 or len({_is_tensor(row) for row in rows}) != 1:
+                raise ValueError(
+                    f"{len(rows)} gradients of shapes {sorted(shapes)}, want one or more of one "
+                    "shape and one array library"
+                )
+            shape = (len(rows), *shapes.pop())
+        else:
+            shape = tuple(rows.shape)
+        if len(shape) != 2:
+            raise ValueError(f"gradients of shape {shape}, want (clients, values): flatten them")
+        first = rows[0] if isinstance(rows, Sequence) else rows
+        if _is_tensor(first):
+            import torch
+
+            return cls(rows, torch, *shape)
+        if first.dtype.kind not in "fiu" and first.dtype.name != "bfloat16":
+            raise ValueError(f"gradients of dtype {first.dtype}, want real numbers")
+        return cls(rows, np, *shape)
+
+    @property
+    def precision(self) -> Precision:
+        """The precision in which no input value is rounded more than its own type's."""
+        first = self.rows[0]
+        return "float64" if first.dtype.itemsize >= (4 if _is_whole(first) else 8) else "float32"
+
+    def block(self, start: int, stop: int, precision: Precision) -> Array:
+        """Return some of the coordinates of all rows, shape (K, stop - start)."""
+        if isinstance(self.rows, Sequence):
+            return self.xp.stack([self.cast(row[start:stop], precision) for row in self.rows])
+        return self.cast(self.rows[:, start:stop], precision)
+
+    def zeros(self, *shape: int) -> Array:
+        """Return float64 zeros beside the rows."""
+        return self.beside(np.zeros(shape))
+
+    def beside(self, values: np.ndarray) -> Array:
+        """Return a NumPy array as the rows' library has it, on the rows' device."""
+        return values if self.xp is np else self.xp.as_tensor(values, device=self.rows[0].device)
+
+    def cast(self, values: Array, precision: Precision) -> Array:
+        """Change the floating-point type, where that changes anything."""
+        if self.xp is np:
+            return values.astype(precision, copy=False)
+        return values.detach().to(getattr(self.xp, precision))
+
+    def as_numpy(self, values: Array) -> np.ndarray:
+        """Return an array as NumPy has it."""
+        return np.asarray(values if self.xp is np else values.cpu().numpy())
+
+    @contextmanager
+    def exact_products(self) -> Iterator[None]:
+        """Keep torch from rounding float32 factors to TF32 or bfloat16, if the app allowed that."""
+        if self.xp is np:
+            yield
+            return
+        before = self.xp.get_float32_matmul_precision()
+        self.xp.set_float32_matmul_precision("highest")
+        try:
+            yield
+        finally:
+            self.xp.set_float32_matmul_precision(before)
+
+
+def _is_tensor(array: Any) -> bool:
+    # By name, so that a deployment without torch never imports it.
+    return type(array).__module__.partition(".")[0] == "torch"
+
+
+def _is_whole(array: Any) -> bool:
+    return array.dtype.kind in "iu" if not _is_tensor(array) else not array.is_floating_point()

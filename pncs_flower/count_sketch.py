@@ -1,0 +1,103 @@
+"""A count sketch for the largest layers: one pass, at a few percent of the cost of a gradient."""
+
+import numpy as np
+
+from pncs_flower.randomness import raw_words
+
+__all__ = ["count_sketch"]
+
+# Coordinates taken at a time: the working set stays in a core's second-level cache. The hash
+# depends on it, and all clients must use one hash: it is part of the wire format.
+_SLAB = 65_536
+
+
+def count_sketch(
+    values: np.ndarray,
+    size: int,
+    *,
+    seed: int,
+    layer: str,
+    powers: int = 1,
+    scale: float = 1.0,
+) -> np.ndarray:
+    """Return the count sketches of the first powers of a vector, all with the same hash.
+
+    Coordinate i adds ``sign(i) * values[i]**k`` to bucket ``hash(i)``. Signs are random bits. The
+    hash lays the coordinates out as slabs of rows of ``size``, gives each row of a slab and each
+    slab a random shift, and takes ``(column + row's shift + slab's shift) mod size``. Two
+    coordinates then share a bucket with a probability of at most 1 / size, which is all that the
+    count sketch asks of a hash: inner products of sketches are unbiased, and their variance is at
+    most ``(|u|^2 |v|^2 + <u, v>^2) / size``. Unlike a bucket per coordinate it needs no scatter.
+
+    Parameters
+    ----------
+    values : np.ndarray
+        Shape (d,), real; read in blocks, so it may be memory-mapped.
+    size : int
+        Number of buckets.
+    seed : int
+        Seed of the run.
+    layer : str
+        Name of the layer: each has a hash of its own, the same in every round, so that sketches
+        of different rounds and clients add up.
+    powers : int (default: 1)
+        How many powers, from the first on: 1 to 3.
+    scale : float (default: 1.0)
+        Divide the values by this before anything else.
+
+    Returns
+    -------
+    np.ndarray
+        Shape (powers, size), float64.
+
+    References
+    ----------
+    M. Charikar, K. Chen, M. Farach-Colton, "Finding frequent items in data streams", 2002.
+    """
+    rows = max(1, _SLAB // size)
+    slab = rows * size
+    names = (seed, "count-sketch", layer)
+    row_shifts = _shifts(rows, size, *names, "rows")
+    slab_shifts = _shifts(-(-values.size // slab), size, *names, "slabs")
+    sign_words = -(-slab // 64)
+    sums = np.zeros((powers, rows, size), dtype=np.float32)
+    for number, shift in enumerate(slab_shifts):
+        block = np.asarray(values[number * slab : (number + 1) * slab], dtype=np.float32)
+        if scale != 1.0:
+            block = block / np.float32(scale)
+        words = raw_words(sign_words, *names, "signs", offset=number * sign_words)
+        term = _flip_signs(block, words)
+        for power in range(powers):
+            if power:
+                term = term * block
+            _add_shifted(sums[power], term, int(shift))
+    result = np.zeros((powers, size))
+    for row, shift in enumerate(row_shifts):
+        result += np.roll(sums[:, row], shift, axis=1)
+    return result
+
+
+def _shifts(count: int, size: int, *names: int | str) -> np.ndarray:
+    # The bias of the remainder is below size / 2**64.
+    return (raw_words(count, *names) % np.uint64(size)).astype(np.int64)
+
+
+def _flip_signs(block: np.ndarray, words: np.ndarray) -> np.ndarray:
+    """Negate the values whose random bit is set."""
+    bits = np.unpackbits(words.astype("<u8").view(np.uint8), count=block.size, bitorder="little")
+    flips = bits.astype(np.uint32)
+    flips <<= 31
+    flips ^= block.view(np.uint32)
+    return flips.view(np.float32)
+
+
+def _add_shifted(sums: np.ndarray, term: np.ndarray, shift: int) -> None:
+    """Add rows of values to rows of sums, each turned right by ``shift`` columns."""
+    size = sums.shape[1]
+    whole = term.size // size
+    if whole * size < term.size:  # only the last slab ends within a row
+        term = np.concatenate([term, np.zeros((whole + 1) * size - term.size, dtype=np.float32)])
+    rows = term.reshape(-1, size)
+    target = sums[: len(rows)]
+    target[:, shift:] += rows[:, : size - shift]
+    target[:, :shift] += rows[:, size - shift :]

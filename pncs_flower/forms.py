@@ -1,0 +1,148 @@
+"""What cos_p means: from norms of sums and differences to a similarity, in four forms."""
+
+from math import comb
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from pncs_flower.backend import Array
+
+__all__ = ["FORMS", "Form", "check_parameters", "norm_ratio", "score", "score_products"]
+
+Form = Literal["squared", "normalized", "printed", "power"]
+"""What cos_p means; |.| is the p-norm.
+
+``squared``
+    (|u+v|^2 - |u-v|^2) / (4 |u| |v|): the cosine at p = 2, in [-1, 1] for every p.
+``normalized``
+    The same after dividing each vector by its p-norm: free of the scale of either.
+``printed``
+    (|u+v| - |u-v|) / (4 |u| |v|), as the paper prints it; cos(g, g) is 1 / (2 |g|), so the value
+    depends on the scale, also at p = 2.
+``power``
+    (|u+v|^p - |u-v|^p) / (|2u|^p |2v|^p)^(1/2): the cosine at p = 2, 1 for (g, g); unbounded for
+    other p if the scales differ.
+"""
+
+FORMS: tuple[Form, ...] = get_args(Form)
+
+_SMALLEST_RATIO = 1e-290  # of two norms; below it the similarity has long reached its limit
+_CHUNK = 1 << 18  # pairs scored at a time, which bounds the temporaries
+
+
+def check_parameters(p: float, form: str) -> None:
+    """Raise ValueError unless p is a finite number of at least 1 and the form exists."""
+    if not 1 <= p < np.inf:
+        raise ValueError(f"p is {p}, want a finite number of 1 or more; the paper takes 4")
+    if form not in FORMS:
+        raise ValueError(f"form is {form!r}, want one of {', '.join(FORMS)}")
+
+
+def norm_ratio(xp: Any, first: Array, second: Array, form: Form) -> tuple[Array, Array]:
+    """Return smaller / larger norm and the larger norm of pairs, as the form sees them."""
+    larger = xp.maximum(first, second)
+    if form == "normalized":
+        return xp.ones_like(larger), xp.ones_like(larger)
+    return xp.clip(xp.minimum(first, second) / larger, _SMALLEST_RATIO, 1.0), larger
+
+
+def score(
+    xp: Any, p: float, form: Form, high: Array, low: Array, gap: Array, ratio: Array, larger: Array
+) -> Array:
+    """Return the similarity of pairs, of any common shape.
+
+    Parameters
+    ----------
+    xp : module
+        `numpy` or `torch`.
+    p : float
+        Order of the norm.
+    form : Form
+        What cos_p means.
+    high, low : array
+        The larger and the smaller of |u+v|^p and |u-v|^p, in units of the larger norm.
+    gap : array
+        (|u+v|^p - |u-v|^p) / ``ratio`` in those units: it stays away from 0 as the ratio shrinks.
+    ratio, larger : array
+        See `norm_ratio`.
+
+    Returns
+    -------
+    array
+        float64.
+    """
+    if form == "power":
+        return gap * ratio ** (1 - p / 2) / 2**p
+    # high^k - low^k = -high^k expm1(k log(low / high)) without cancellation: where the two are
+    # close, their logarithms differ by log1p of the gap.
+    k = 1 / p if form == "printed" else 2 / p
+    drop = xp.abs(gap) * ratio / high
+    with np.errstate(divide="ignore"):  # low = 0: expm1(-inf) is right
+        log_ratio = xp.where(
+            drop < 0.5, xp.log1p(-xp.clip(drop, 0.0, 0.5)), xp.log(xp.clip(low / high, 0.0, 1.0))
+        )
+    value = -xp.sign(gap) * high**k * xp.expm1(k * log_ratio) / (4 * ratio)
+    return value / larger if form == "printed" else xp.clip(value, -1.0, 1.0)
+
+
+def score_products(
+    xp: Any, products: list[Array], norms: Array, p: int, form: Form, threshold: float = 0.0
+) -> tuple[Array, list[tuple[Array, Array, Array]]]:
+    """Return all similarities from products of powers of unit vectors.
+
+    With s = |v| / |u| at most 1, and u and v divided by their p-norms,
+
+        |u ± s v|_p^p = sum over j from 0 to p of C(p, j) (±s)^j <u^(p-j), v^j>.
+
+    Parameters
+    ----------
+    xp : module
+        `numpy` or `torch`.
+    products : list of arrays
+        Item j - 1 holds <u^(p-j), v^j> of the unit vectors u in the rows and v in the columns,
+        shape (K, K), float64, for j = 1 to p / 2.
+    norms : array
+        Shape (K,), float64: the p-norms.
+    p : int
+        Even.
+    form : Form
+        What cos_p means.
+    threshold : float (default: 0.0)
+        Report pairs whose smaller norm, to the power p, is below this part of the larger.
+
+    Returns
+    -------
+    similarity : array
+        Shape (K, K), float64, symmetric.
+    reported : list of (array, array, array)
+        Pairs (n, 2) of rows, first below second, with their ``high`` and ``gap`` (see `score`).
+    """
+    size = len(norms)
+    similarity = xp.empty_like(products[0])
+    reported = []
+    for start in range(0, size, max(1, _CHUNK // size)):
+        rows = slice(start, start + max(1, _CHUNK // size))
+        ratio, larger = norm_ratio(xp, norms[rows, None], norms[None, :], form)
+        row_is_larger = norms[rows, None] >= norms[None, :]
+        even, gap = 1 + ratio**p, xp.zeros_like(ratio)
+        for j in range(1, p):
+            # <u^(p-j), v^j> with u the larger; beyond the half it is a transpose.
+            by_row, by_column = products[min(j, p - j) - 1], products[min(j, p - j) - 1].T
+            if j > p - j:
+                by_row, by_column = by_column, by_row
+            term = comb(p, j) * xp.where(row_is_larger, by_row[rows], by_column[rows])
+            if j % 2:
+                gap += 2 * ratio ** (j - 1) * term
+            else:
+                even += ratio**j * term
+        swing = xp.abs(gap) * ratio / 2
+        high, low = even + swing, xp.clip(even - swing, 0.0, None)
+        similarity[rows] = score(xp, p, form, high, low, gap, ratio, larger)
+        close = xp.triu(low < threshold * high, start + 1)
+        reported.append((xp.argwhere(close), high[close], gap[close]))
+    upper = xp.triu(similarity, 1)
+    similarity = upper + upper.T
+    # Of a vector with itself nothing needs computing.
+    places = xp.argwhere(norms == norms)[:, 0]
+    similarity[places, places] = 0.5 / norms if form == "printed" else xp.ones_like(norms)
+    return similarity, reported

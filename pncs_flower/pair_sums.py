@@ -1,0 +1,141 @@
+"""Sums over the coordinates of pairs of gradients: where the time of a similarity goes."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pncs_flower.backend import Array, Precision, Rows
+
+__all__ = ["largest_magnitudes", "pair_gaps", "pair_power_sums", "power_norms", "power_products"]
+
+_BLOCK = 1 << 20  # values of a block of coordinates; a few such blocks are all the extra memory
+_CHUNK = 1 << 16  # values of a chunk of pairs: fits a core's second-level cache in float64
+
+
+def largest_magnitudes(rows: Rows) -> np.ndarray:
+    """Return each row's largest magnitude, shape (K,), float64; NaN where a value is NaN."""
+    largest = rows.zeros(rows.num_rows)
+    for start, stop in _blocks(rows):
+        # Narrow types are widened first: -128 has no negative in int8.
+        block = rows.block(start, stop, rows.precision)
+        block_largest = rows.xp.maximum(rows.xp.amax(block, 1), -rows.xp.amin(block, 1))
+        largest = rows.xp.maximum(largest, rows.cast(block_largest, "float64"))
+    return rows.as_numpy(largest)
+
+
+def power_norms(rows: Rows, scales: np.ndarray, p: float) -> Array:
+    """Return the p-norm of each row divided by its scale, shape (K,), float64."""
+    sums = rows.zeros(rows.num_rows)
+    divisors = rows.beside(scales)[:, None]
+    for start, stop in _blocks(rows):
+        sums += _power(rows, rows.block(start, stop, "float64") / divisors, p).sum(1)
+    return sums ** (1 / p)
+
+
+def power_products(rows: Rows, scales: np.ndarray, p: int, precision: Precision) -> list[Array]:
+    """Return the products from which |u + v|_p^p and |u - v|_p^p follow for even p.
+
+    Parameters
+    ----------
+    rows : Rows
+        K vectors of d values.
+    scales : np.ndarray
+        Shape (K,): what each row is divided by, powers of two so that nothing is rounded.
+    p : int
+        Even.
+    precision : {"float32", "float64"}
+        Of the divisors and of the sums within a block; sums over blocks are kept in float64.
+
+    Returns
+    -------
+    list of arrays
+        Item j - 1 holds <u^(p-j), v^j> for u in the rows and v in the columns, shape (K, K),
+        float64, for j = 1 to p / 2. The other products are the transposes of these.
+    """
+    products = [rows.zeros(rows.num_rows, rows.num_rows) for _ in range(p // 2)]
+    divisors = rows.cast(rows.beside(scales), precision)[:, None]
+    with rows.exact_products():
+        for start, stop in _blocks(rows):
+            powers = [rows.block(start, stop, precision) / divisors]
+            for _ in range(p - 2):
+                powers.append(powers[-1] * powers[0])
+            for j, product in enumerate(products, start=1):
+                # For j = p / 2 this is a @ a.T, of which NumPy computes one triangle only.
+                product += powers[p - j - 1] @ powers[j - 1].T
+    return products
+
+
+def pair_power_sums(rows: Rows, first: Array, second: Array, divisors: Array, p: float) -> Array:
+    """Return sum |u / f + v / g|^p for chosen pairs, coordinate by coordinate in float64.
+
+    Parameters
+    ----------
+    rows : Rows
+        K vectors of d values.
+    first, second : array
+        Shape (n,): the rows u and v of each pair.
+    divisors : array
+        Shape (2, n): f and g of each pair.
+    p : float
+        At least 1.
+
+    Returns
+    -------
+    array
+        Shape (n,), float64.
+    """
+    sums = rows.zeros(len(first))
+    for chunk, x, y in _pair_chunks(rows, first, second, divisors):
+        x += y
+        sums[chunk] += _power(rows, x, p).sum(1)
+    return sums
+
+
+def pair_gaps(rows: Rows, first: Array, second: Array, divisors: Array, p: float) -> Array:
+    """Return sum |u / f + v / g|^p - |u / f - v / g|^p without cancellation.
+
+    For pairs of very unequal scale. With b the larger and r b the smaller magnitude of the two at
+    a coordinate, the term is b^p ((1 + r)^p - (1 - r)^p), up to the sign, and the bracket is
+    (1 + r)^p (1 - exp(-2 p artanh r)). Parameters and result are those of `pair_power_sums`.
+    """
+    xp = rows.xp
+    sums = rows.zeros(len(first))
+    for chunk, x, y in _pair_chunks(rows, first, second, divisors):
+        sign = xp.sign(x) * xp.sign(y)
+        x, y = xp.abs(x), xp.abs(y)
+        larger = xp.maximum(x, y)
+        ratio = xp.minimum(x, y) / xp.where(larger == 0, xp.ones_like(larger), larger)
+        with np.errstate(divide="ignore"):  # ratio 1: artanh is infinite, and exp(-inf) is right
+            gap = -xp.expm1(-2 * p * xp.arctanh(ratio))
+        sums[chunk] += (sign * (larger * (1 + ratio)) ** p * gap).sum(1)
+    return sums
+
+
+def _blocks(rows: Rows) -> Iterator[tuple[int, int]]:
+    width = max(256, _BLOCK // rows.num_rows)
+    for start in range(0, rows.num_values, width):
+        yield start, min(start + width, rows.num_values)
+
+
+def _pair_chunks(
+    rows: Rows, first: Array, second: Array, divisors: Array
+) -> Iterator[tuple[slice, Array, Array]]:
+    """Yield chunks of pairs with blocks of u / f and v / g, shape (pairs, coordinates)."""
+    for start, stop in _blocks(rows):
+        block = rows.block(start, stop, "float64")
+        step = max(1, _CHUNK // (stop - start))
+        for begin in range(0, len(first), step):
+            chunk = slice(begin, begin + step)
+            f, g = divisors[:, chunk, None]
+            yield chunk, block[first[chunk]] / f, block[second[chunk]] / g
+
+
+def _power(rows: Rows, values: Array, p: float) -> Array:
+    """Return |values|^p."""
+    if p == int(p) and p <= 8:  # multiplications are several times faster than a power
+        magnitudes = rows.xp.abs(values)
+        result = magnitudes
+        for _ in range(int(p) - 1):
+            result = result * magnitudes
+        return result
+    return rows.xp.abs(values) ** p

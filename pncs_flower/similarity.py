@@ -1,0 +1,233 @@
+"""Power-norm cosine similarity: how alike gradients are, for every pair of clients."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from pncs_flower.backend import Array, Precision, Rows
+from pncs_flower.forms import FORMS, Form, check_parameters, norm_ratio, score, score_products
+from pncs_flower.pair_sums import (
+    largest_magnitudes,
+    pair_gaps,
+    pair_power_sums,
+    power_norms,
+    power_products,
+)
+
+__all__ = ["FORMS", "Form", "cosine", "layered_cosine", "pairwise_cosine"]
+
+_ROUNDING: dict[Precision, float] = {"float32": 3e-8, "float64": 1e-15}  # of a block's products
+_TOLERANCE: dict[Precision, float] = {"float32": 3e-7, "float64": 1e-10}  # of a similarity
+_MANY_PAIRS = 16  # times K: from so many ill-conditioned pairs on, float64 products are quicker
+_UNEQUAL = 1e-5  # ratio of norms below which the difference of two sums loses too many digits
+
+
+def cosine(u: Array, v: Array, p: float = 4, form: Form = "squared") -> float:
+    """Return the power-norm cosine similarity of two vectors.
+
+    Parameters
+    ----------
+    u, v : np.ndarray or torch.Tensor
+        Shape (d,), real.
+    p : float (default: 4)
+        Order of the norm, 1 or more.
+    form : {"squared", "normalized", "printed", "power"} (default: "squared")
+        See `Form`.
+
+    Returns
+    -------
+    float
+        0 if either vector is zero.
+
+    Raises
+    ------
+    ValueError
+        If shapes differ or are not one-dimensional, a value is not finite, or ``p`` or ``form`` is
+        not allowed.
+
+    References
+    ----------
+    PNCS, arXiv:2506.15923, "Proposed Method: PNCS", cos_p.
+    """
+    if u.ndim != 1 or u.shape != v.shape:
+        raise ValueError(
+            f"vectors of shapes {tuple(u.shape)} and {tuple(v.shape)}, want one dimension and "
+            "equal length: flatten them"
+        )
+    return float(pairwise_cosine([u, v], p, form)[0, 1])
+
+
+def pairwise_cosine(gradients: Any, p: float = 4, form: Form = "squared") -> Array:
+    """Return the power-norm cosine similarities of all pairs of vectors.
+
+    For even p all pairs come from p / 2 matrix products: |u ± v|_4^4 is a combination of
+    <u^3, v>, <u^2, v^2> and <u, v^3>. Pairs for which a norm cancels in it (u near v or near -v)
+    are found and computed from the differences themselves. Other p take a pass over each pair.
+    The coordinates are read in blocks, a few megabytes at a time.
+
+    Parameters
+    ----------
+    gradients : np.ndarray, torch.Tensor or sequence of either
+        Shape (K, d), or K vectors of d values each; real, also memory-mapped, float16, int8 or
+        torch.bfloat16. Tensors are scored on their device.
+    p : float (default: 4)
+        Order of the norm, 1 or more.
+    form : {"squared", "normalized", "printed", "power"} (default: "squared")
+        See `Form`.
+
+    Returns
+    -------
+    np.ndarray or torch.Tensor
+        Shape (K, K), float64, symmetric. The row and the column of a zero vector are 0.
+
+    Raises
+    ------
+    ValueError
+        If the shape is not (K, d), a value is not finite (the message names the rows), or ``p`` or
+        ``form`` is not allowed.
+
+    References
+    ----------
+    PNCS, arXiv:2506.15923, "Proposed Method: PNCS", cos_p.
+    """
+    check_parameters(p, form)
+    rows = Rows.of(gradients)
+    largest = largest_magnitudes(rows)
+    broken = np.flatnonzero(~np.isfinite(largest))
+    if len(broken):
+        raise ValueError(
+            f"gradients of rows {', '.join(map(str, broken))} are not finite: leave these out"
+        )
+    # Powers of two, so that scaling rounds nothing; what is left lies within [1, 2).
+    scales = np.where(largest == 0, 1.0, np.ldexp(1.0, np.frexp(largest)[1] - 1))
+    if p % 2 == 0:
+        similarity = _by_products(rows, scales, int(p), form)
+    else:
+        similarity = _by_pairs(rows, scales, p, form)
+    zero = rows.beside(np.flatnonzero(largest == 0))
+    similarity[zero] = 0.0
+    similarity[:, zero] = 0.0
+    return similarity
+
+
+def layered_cosine(
+    similarities: Mapping[str, np.ndarray], weights: Mapping[str, float] | None = None
+) -> np.ndarray:
+    """Return the weighted mean over layers of the similarities of each.
+
+    Parameters
+    ----------
+    similarities : mapping of str to np.ndarray
+        Shape (K, K) for each layer.
+    weights : mapping of str to float, optional (default: None)
+        Weight of each layer, 0 or more; equal if None. Only their proportions matter.
+
+    Returns
+    -------
+    np.ndarray
+        Shape (K, K), float64.
+
+    Raises
+    ------
+    ValueError
+        If there is no layer, shapes differ, or the weights are not those of the layers, negative,
+        not finite or all zero.
+    """
+    shapes = {layer: np.shape(values) for layer, values in similarities.items()}
+    if len(set(shapes.values())) != 1:
+        raise ValueError(f"similarities of shapes {shapes}, want one shape for one or more layers")
+    if weights is None:
+        weights = dict.fromkeys(similarities, 1.0)
+    if set(weights) != set(similarities):
+        raise ValueError(
+            f"weights for the layers {sorted(weights)}, want one for each of {sorted(similarities)}"
+        )
+    total = sum(weights.values())
+    if not (min(weights.values()) >= 0 and 0 < total < np.inf):
+        raise ValueError(f"weights are {dict(weights)}, want finite, 0 or more, and not all zero")
+    layers = sorted(similarities)  # the sum must not depend on the order of a mapping
+    terms = [weights[layer] / total * np.asarray(similarities[layer]) for layer in layers]
+    return np.asarray(np.sum(terms, axis=0), dtype=np.float64)
+
+
+def _by_products(rows: Rows, scales: np.ndarray, p: int, form: Form) -> Array:
+    """All pairs from matrix products, and those that cancel in them once more, one by one."""
+    xp = rows.xp
+    # A form without bounds must be right relative to its value; few use one, so time is no matter.
+    quick = form in ("squared", "normalized")
+    for precision in dict.fromkeys((rows.precision if quick else "float64", "float64")):
+        products = power_products(rows, scales, p, precision)
+        # <u^(p/2), u^(p/2)> is |u|^p; a zero row has none, and its similarities are cleared later.
+        relative = xp.diagonal(products[-1]) ** (1 / p)
+        relative = xp.where(relative == 0, xp.ones_like(relative), relative)
+        for j, product in enumerate(products, start=1):
+            product /= relative[:, None] ** (p - j)
+            product /= relative[None, :] ** j
+        norms = relative * rows.beside(scales)
+        similarity, reported = score_products(
+            xp, products, norms, p, form, _threshold(p, form, precision)
+        )
+        count = sum(len(pairs) for pairs, _, _ in reported)
+        if count <= _MANY_PAIRS * rows.num_rows:
+            break
+    for pairs, high, gap in reported:
+        if len(pairs):
+            first, second = pairs[:, 0], pairs[:, 1]
+            ratio, larger = norm_ratio(xp, norms[first], norms[second], form)
+            divisors = _divisors(xp, norms[first], norms[second], form)
+            divisors[1] *= -xp.sign(gap)
+            low = pair_power_sums(rows, first, second, divisors, p)
+            values = score(xp, p, form, high, low, gap, ratio, larger)
+            similarity[first, second] = values
+            similarity[second, first] = values
+    return similarity
+
+
+def _by_pairs(rows: Rows, scales: np.ndarray, p: float, form: Form) -> Array:
+    """All pairs, a pass over the coordinates of each."""
+    xp = rows.xp
+    norms = power_norms(rows, scales, p)
+    norms = xp.where(norms == 0, xp.ones_like(norms), norms) * rows.beside(scales)
+    first, second = map(rows.beside, np.triu_indices(rows.num_rows, 1))
+    ratio, larger = norm_ratio(xp, norms[first], norms[second], form)
+    divisors = _divisors(xp, norms[first], norms[second], form)
+    plus = pair_power_sums(rows, first, second, divisors, p)
+    divisors[1] *= -1
+    minus = pair_power_sums(rows, first, second, divisors, p)
+    gap = plus - minus
+    unequal = ratio < _UNEQUAL
+    if unequal.any():
+        divisors[1] *= -1
+        gap[unequal] = pair_gaps(rows, first[unequal], second[unequal], divisors[:, unequal], p)
+    high, low = xp.maximum(plus, minus), xp.minimum(plus, minus)
+    similarity = rows.zeros(rows.num_rows, rows.num_rows)
+    similarity[first, second] = score(xp, p, form, high, low, gap / ratio, ratio, larger)
+    similarity = similarity + similarity.T
+    places = rows.beside(np.arange(rows.num_rows))
+    similarity[places, places] = 0.5 / norms if form == "printed" else xp.ones_like(norms)
+    return similarity
+
+
+def _divisors(xp: Any, first: Array, second: Array, form: Form) -> Array:
+    """Return what u and v of each pair are divided by, shape (2, n).
+
+    Both by the larger norm wherever the form leaves their scales alone: equal values then cancel
+    exactly.
+    """
+    if form == "normalized":
+        return xp.stack([first, second])
+    larger = xp.maximum(first, second)
+    return xp.stack([larger, larger])
+
+
+def _threshold(p: int, form: Form, precision: Precision) -> float:
+    """Return the part of the larger norm^p below which the smaller is not exact enough.
+
+    An error e of both sums makes one of (k / p) e (low / high)^(k/p - 1) in low^(k/p).
+    """
+    k = {"squared": 2, "normalized": 2, "printed": 1, "power": p}[form]
+    if k >= p:
+        return 0.0
+    error = k / p * _ROUNDING[precision] / _TOLERANCE[precision]
+    return float(error ** (1 / (1 - k / p)))

@@ -1,0 +1,115 @@
+"""Number formats on the wire: what a client packs, a server unpacks and checks."""
+
+import math
+from typing import Literal, get_args
+
+import numpy as np
+
+__all__ = ["WIRES", "Wire", "pack", "packed_bytes", "unpack"]
+
+Wire = Literal["float32", "float16", "int8"]
+"""Number format of a sketch.
+
+``float32``
+    The values.
+``float16``
+    A power of two, as its exponent, and the values divided by it: 11 bits of each value at any
+    scale (bare float16 ends at 65,504 and loses bits below 6e-5, where gradients live).
+``int8``
+    The four bytes of a little-endian float32 step, and the values in steps, rounded to the nearest
+    within -127 to 127: an error of at most 1/254 of the largest magnitude.
+"""
+
+WIRES: tuple[Wire, ...] = get_args(Wire)
+
+_HEAD = {"float32": 0, "float16": 1, "int8": 4}
+_MAX_EXPONENT = 160  # float32 needs -148 to 128
+
+
+def pack(values: np.ndarray, wire: Wire) -> np.ndarray:
+    """Return values in a wire format.
+
+    Parameters
+    ----------
+    values : np.ndarray
+        Shape (n,), real. Values that are not finite survive as such, for `unpack` to refuse.
+    wire : {"float32", "float16", "int8"}
+        See `Wire`.
+
+    Returns
+    -------
+    np.ndarray
+        One-dimensional, of the dtype that ``wire`` names, `packed_bytes` long.
+    """
+    if wire == "float32":
+        return values.astype(np.float32)
+    exact = values.astype(np.float64)
+    largest = float(np.max(np.abs(exact), initial=0.0))
+    if wire == "float16":
+        if not math.isfinite(largest):
+            return np.full(len(values) + 1, np.nan, dtype=np.float16)
+        exponent = math.frexp(largest)[1]
+        return np.concatenate([[exponent], np.ldexp(exact, -exponent)]).astype(np.float16)
+    step = np.float32(largest / 127)
+    # A step rounded down to nothing (values near float32's smallest) leaves nothing to count.
+    steps = np.zeros(exact.shape) if step == 0 or not np.isfinite(step) else exact / step
+    body = np.clip(np.rint(steps), -127, 127).astype(np.int8)
+    return np.concatenate([np.array([step], dtype="<f4").view(np.int8), body])
+
+
+def unpack(packed: np.ndarray, count: int, wire: Wire) -> np.ndarray:
+    """Check what came over the wire and return its values.
+
+    Parameters
+    ----------
+    packed : np.ndarray
+        What `pack` made of ``count`` values, or what a stranger claims to be that.
+    count : int
+        How many values there must be.
+    wire : {"float32", "float16", "int8"}
+        See `Wire`.
+
+    Returns
+    -------
+    np.ndarray
+        Shape (count,), float32, finite.
+
+    Raises
+    ------
+    ValueError
+        If the dtype or the shape is another, or a value is not finite in float32.
+    """
+    head = _HEAD[wire]
+    if packed.dtype != np.dtype(wire) or packed.shape != (count + head,):
+        raise ValueError(
+            f"sketch of shape {packed.shape} and dtype {packed.dtype}, want ({count + head},) "
+            f"and {wire}: client and server must use the same sketch and the same layers"
+        )
+    if wire == "float32":
+        values = packed.astype(np.float32)
+    elif wire == "float16":
+        exponent = float(packed[0])
+        if not (abs(exponent) <= _MAX_EXPONENT and exponent.is_integer()):
+            raise ValueError(
+                f"sketch with the exponent {exponent}: the client's values were not finite"
+            )
+        with np.errstate(over="ignore"):
+            values = np.ldexp(packed[1:].astype(np.float64), int(exponent)).astype(np.float32)
+    else:
+        step = packed[:head].copy().view("<f4")[0].astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = (packed[head:] * step).astype(np.float32)
+        if not np.isfinite(step):
+            raise ValueError(f"sketch with the step {step}: the client's values were not finite")
+    if not np.isfinite(values).all():
+        place = int(np.argmin(np.isfinite(values)))
+        raise ValueError(
+            f"sketch with {values[place]} at position {place}: the client's gradient or update is "
+            "not finite, look at its data and its learning rate"
+        )
+    return values
+
+
+def packed_bytes(count: int, wire: Wire) -> int:
+    """Return the bytes of ``count`` values on the wire."""
+    return (count + _HEAD[wire]) * np.dtype(wire).itemsize
