@@ -70,7 +70,9 @@ def _call_client_fn(message: Message, context: Context, app: App) -> Message:
     answer = reply.content
     status = answer.config_records[f"{result}.status"]
     if status["code"] != _STATUS_OK:
-        raise RuntimeError(f"the client answered with status {status['code']}: {status['message']}")
+        raise RuntimeError(
+            f"the client answered with status {status['code']!s}: {status['message']!s}"
+        )
     metrics = MetricRecord(
         {
             key: value

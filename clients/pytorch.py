@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -197,11 +197,11 @@ def pytorch_client(
         inputs, targets = load_examples(context)
         if len(inputs) == 0:
             raise ValueError(f"client {client_key(context)} has no training examples")
-        config = next(iter(message.content.config_records.values()), {})
+        config = next(iter(message.content.config_records.values()), ConfigRecord())
         seed = derive_seed(
             int(context.run_config.get("seed", 0)),
             "local training",
-            int(config.get("server-round", 0)),
+            int(str(config.get("server-round", 0))),
             client_key(context),
         )
         return model.to(device), (inputs.to(device), targets.to(device)), seed

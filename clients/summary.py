@@ -61,11 +61,11 @@ class SummaryMod:
         message.content = RecordDict(
             {name: record for name, record in message.content.items() if name != MARKER}
         )
-        phase = marker["phase"]
+        phase = str(marker["phase"])
         if phase == INTRODUCE:
             return _introduction(message, context)
         # An update is kept for one round of one run; the state may outlive both.
-        ticket = f"{message.metadata.run_id}/{marker['round']}"
+        ticket = f"{message.metadata.run_id}/{marker['round']!s}"
         if phase == SUMMARIZE:
             drop_kept(context.state)
             return self._summarize(message, context, call_next, marker, ticket)
@@ -100,7 +100,8 @@ class SummaryMod:
             keep(context.state, ticket, reply.content)
 
             def values(name: str) -> np.ndarray:
-                return weights[name].numpy() - _array(update, name, "train function")
+                change: np.ndarray = weights[name].numpy() - _array(update, name, "train function")
+                return change
 
         sketch = parse_sketch(request.sketch)
         seed, server_round = int(marker["seed"]), int(marker["round"])  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """What server and clients agree on: the names in their messages, and what a client is asked for.
 
-A message of the library is an ordinary training message with one more config record, `MARKER`, whose
+A message of the library is an ordinary training message with one more config record, `MARKER`. Its
 ``"phase"`` says what it is for:
 
 ``introduce``

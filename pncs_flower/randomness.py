@@ -32,8 +32,9 @@ def generator(*names: int | str) -> np.random.Generator:
 def raw_words(count: int, *names: int | str, offset: int = 0) -> np.ndarray:
     """Return words ``offset`` to ``offset + count`` of the random stream that names stand for.
 
-    A sketch is computed by a client and checked by a server, perhaps under other releases of NumPy.
-    NumPy promises the raw words of a bit generator for good, but not what `Generator` makes of them.
+    A sketch is computed by a client and checked by a server, perhaps under other releases of
+    NumPy, which promises the raw words of a bit generator for good, but not what `Generator`
+    makes of them.
 
     Parameters
     ----------

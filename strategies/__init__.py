@@ -1,4 +1,4 @@
-"""The server side: a two-phase round around any Flower strategy, and one file per selection rule."""
+"""The server side: a two-phase round around any Flower strategy, and one file for each rule."""
 
 from .errors import NoSummariesError, SelectionError, TooFewClientsError
 from .history import RoundRecord

@@ -133,9 +133,7 @@ def check_update(content: RecordDict, shapes: Mapping[str, tuple[int, ...]]) -> 
         raise ValueError(f"{len(records)} array records in place of one")
     (record,) = records.values()
     if record.keys() != shapes.keys():
-        raise ValueError(
-            f"arrays {', '.join(record) or '(none)'} in place of {', '.join(shapes)}"
-        )
+        raise ValueError(f"arrays {', '.join(record) or '(none)'} in place of {', '.join(shapes)}")
     for name, array in record.items():
         try:
             values = read_array(array)

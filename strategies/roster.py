@@ -126,7 +126,7 @@ class Roster:
         record.bytes_up["introduction"] += replies.bytes_up
         failures = dict(replies.failures)
         for node_id, content in sorted(replies.contents.items()):
-            answer = content.config_records.get(MARKER, {})
+            answer = content.config_records.get(MARKER, ConfigRecord())
             key = answer.get("key")
             num_clients = answer.get("num-clients", 0)
             if not isinstance(key, str) or not isinstance(num_clients, int) or len(key) > 200:

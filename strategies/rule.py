@@ -14,10 +14,13 @@ import numpy as np
 from pncs_flower.protocol import SummaryRequest
 from pncs_flower.randomness import generator
 
-__all__ = ["Choice", "Round", "RuleState", "SelectionRule", "Summary"]
+__all__ = ["Choice", "Metrics", "Round", "RuleState", "SelectionRule", "Summary"]
 
 RuleState = Mapping[str, Any]
 """What a rule remembers between rounds: JSON values and NumPy arrays, by name."""
+
+Metrics = Mapping[str, float]
+"""The numbers that a client reported with its update, such as ``"num-examples"``."""
 
 Summary = Mapping[str, np.ndarray]
 """What a client sent in the pre-round: its decoded sketch of each layer."""
@@ -119,6 +122,6 @@ class SelectionRule(ABC):
             ``now.num_selected`` clients, each available and, if any were asked, one that answered.
         """
 
-    def observe(self, state: RuleState, now: Round, delivered: tuple[str, ...]) -> RuleState:
-        """Return the state after the round, in which these clients delivered their update."""
+    def observe(self, state: RuleState, now: Round, delivered: Mapping[str, Metrics]) -> RuleState:
+        """Return the state after the round, given who delivered an update and its metrics."""
         return state

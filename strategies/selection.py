@@ -19,7 +19,7 @@ from .exchange import content_bytes, exchange, marked_message, sort_replies
 from .grid_view import GridView
 from .history import RoundRecord, append_json_line
 from .roster import Roster
-from .rule import SelectionRule, Summary
+from .rule import Metrics, SelectionRule, Summary
 from .selector import Plan, Selector
 
 __all__ = ["SelectionOptions", "SelectionStrategy"]
@@ -161,9 +161,7 @@ class SelectionStrategy(Strategy):
             )
             if templates:
                 template = _same_for_all(templates, self.base)
-                summaries = self._collect_summaries(
-                    grid, plan, request, decoder, template, record
-                )
+                summaries = self._collect_summaries(grid, plan, request, decoder, template, record)
         start = time.monotonic()
         choice = self._selector.choose(plan, summaries)
         record.seconds["selection"] = time.monotonic() - start
@@ -207,6 +205,7 @@ class SelectionStrategy(Strategy):
 
         start = time.monotonic()
         updates: list[Message] = []
+        metrics_of: dict[str, Metrics] = {}
         for client in record.chosen:
             node_id = self._clients[client]
             content = sorted_replies.contents.get(node_id)
@@ -219,12 +218,13 @@ class SelectionStrategy(Strategy):
                 log(_INFO, "Update of client %s is not used: %s", client, error)
                 continue
             record.delivered.append(client)
+            metrics_of[client] = _numbers(content)
             updates.append(message_of[node_of[node_id]])
         arrays, metrics = self.base.aggregate_train(server_round, updates)
         record.seconds["aggregation"] = time.monotonic() - start
         if arrays is None:
             record.notes.append("no new model came out of this round: the last one is kept")
-        self._selector.observe(plan, tuple(record.delivered))
+        self._selector.observe(plan, metrics_of)
         self._plan, self._sent = None, []
         if self._history_path is not None:
             append_json_line(self._history_path, record.to_dict())
@@ -348,6 +348,16 @@ def _same_for_all(messages: list[Message], base: Strategy) -> Message:
             "for summaries needs one message for all, because it is sent before the choice"
         )
     return first
+
+
+def _numbers(content: RecordDict) -> Metrics:
+    """Return all single numbers among a reply's metrics."""
+    return {
+        name: float(value)
+        for metrics in content.metric_records.values()
+        for name, value in metrics.items()
+        if not isinstance(value, list)
+    }
 
 
 def _differ(one: RecordDict, other: RecordDict) -> bool:

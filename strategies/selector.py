@@ -7,7 +7,7 @@ from typing import Any
 from pncs_flower.protocol import client_order
 from pncs_flower.queue import AgeOfUpdateQueue
 
-from .rule import Choice, Round, RuleState, SelectionRule, Summary
+from .rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 
 __all__ = ["Plan", "Selector"]
 
@@ -104,7 +104,9 @@ class Selector:
         if plan.candidates:
             offered = tuple(client for client in offered if client in summaries)
         now = replace(plan.now, num_selected=min(plan.now.num_selected, len(offered)))
-        choice = self._rule.select(self._state, now, {c: summaries[c] for c in offered if summaries})
+        choice = self._rule.select(
+            self._state, now, {c: summaries[c] for c in offered if summaries}
+        )
         clients = set(choice.clients)
         if len(choice.clients) != now.num_selected or not clients <= set(offered):
             raise ValueError(
@@ -115,7 +117,7 @@ class Selector:
             raise ValueError(f"the rule {self._rule} chose a client twice: {list(choice.clients)}")
         return replace(choice, clients=tuple(sorted(clients, key=client_order)))
 
-    def observe(self, plan: Plan, delivered: tuple[str, ...]) -> None:
+    def observe(self, plan: Plan, delivered: Mapping[str, Metrics]) -> None:
         """Take note of the clients whose update was used; only they enter the queue."""
         self._queue.push(delivered, plan.now.number)
         self._state = self._rule.observe(self._state, plan.now, delivered)
@@ -128,5 +130,3 @@ class Selector:
         """Take up what `state` returned."""
         self._queue.restore(state["queue"])
         self._state = dict(state["rule"])
-
-

@@ -61,19 +61,19 @@ def test_base_that_would_leave_out_chosen_clients():
 
 def test_privacy_wrapper_for_another_number_of_clients():
     base = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, num_sampled_clients=5)
-    with pytest.raises(ValueError, match="num_sampled_clients of .* is 5, but num_selected is 2"):
+    with pytest.raises(ValueError, match=r"num_sampled_clients of .* is 5, but num_selected is 2"):
         PNCS(base, num_selected=2)
 
 
 def test_base_that_is_no_message_based_strategy():
     from flwr.server.strategy import FedAvg as OldFedAvg
 
-    with pytest.raises(TypeError, match="flwr.serverapp.strategy"):
+    with pytest.raises(TypeError, match=r"flwr\.serverapp\.strategy"):
         PNCS(OldFedAvg())
 
 
 def test_unknown_layer_lists_those_that_exist():
-    with pytest.raises(ValueError, match="unknown layer 'neck'.*body, head"):
+    with pytest.raises(ValueError, match=r"unknown layer 'neck'.*body, head"):
         start(PNCS(FedAvg(), layers=["head", "neck"]))
 
 

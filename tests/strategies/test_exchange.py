@@ -40,7 +40,9 @@ def test_second_reply_and_foreign_reply_are_ignored():
 
 def test_reason_is_the_last_line_without_colours():
     (message,) = sent_messages(1)
-    reason = "\x1b[36mray::actor()\x1b[39m\nTraceback ...\n  File x\nValueError: \x1b[1mbad\x1b[0m\n\n"
+    reason = (
+        "\x1b[36mray::actor()\x1b[39m\nTraceback ...\n  File x\nValueError: \x1b[1mbad\x1b[0m\n\n"
+    )
     error = Message(Error(2, reason), reply_to=message)
     assert sort_replies([message], [error], "").failures == {10: "ValueError: bad"}
 

@@ -1,6 +1,7 @@
 """The two-phase round: who trains, how often, and what the record says."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -61,7 +62,7 @@ def test_rules_without_a_summary_train_the_chosen_only(kind):
 def test_first_choice_is_the_least_aligned_subset_of_the_clients_gradients():
     strategy = PNCS(train_only(), num_selected=3, queue_length=0, layers=["head", "body"])
     strategy.start(federation(), numpy_app.initial_arrays(), num_rounds=1)
-    layers = choose_layers({name: "float32" for name in numpy_app.LAYERS}, ["head", "body"])
+    layers = choose_layers(dict.fromkeys(numpy_app.LAYERS, "float32"), ["head", "body"])
     # At weights of zero the update is -target/2, whose similarities are those of the targets.
     similarity = np.mean(
         [
@@ -88,7 +89,7 @@ def test_chosen_clients_cool_down_and_the_record_says_so():
     strategy = PNCS(train_only(), num_selected=2, queue_length=4)
     strategy.start(federation(), numpy_app.initial_arrays(), num_rounds=6)
     history = strategy.history
-    for earlier, later in zip(history, history[1:], strict=False):
+    for earlier, later in pairwise(history):
         assert set(earlier.chosen) <= set(later.cooling)  # t' > t + 4/2
         assert not set(later.asked) & set(later.cooling)
     assert set(history[3].cooling) == set(history[2].chosen) | set(history[1].chosen)
@@ -140,9 +141,7 @@ def test_history_goes_to_disk_as_the_run_goes_on(tmp_path):
         lines_before_round.append(len(path.read_text().splitlines()) if path.exists() else 0)
 
     strategy = PNCS(train_only(), history_path=path)
-    strategy.start(
-        federation(), numpy_app.initial_arrays(), num_rounds=3, evaluate_fn=count_lines
-    )
+    strategy.start(federation(), numpy_app.initial_arrays(), num_rounds=3, evaluate_fn=count_lines)
     assert lines_before_round == [0, 1, 2, 3]
     written = [json.loads(line) for line in path.read_text().splitlines()]
     assert written == [record.to_dict() for record in strategy.history]

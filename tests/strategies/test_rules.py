@@ -2,7 +2,12 @@
 
 import numpy as np
 import pytest
+from apps import numpy_app
+from flwr.serverapp.strategy import FedAvg
 
+from pncs_flower.clients import summary_mod
+from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.strategies import SelectionStrategy
 from pncs_flower.strategies.pncs import PNCSRule
 from pncs_flower.strategies.round_robin import RoundRobinRule
 from pncs_flower.strategies.rule import Choice, SelectionRule
@@ -34,7 +39,7 @@ def play(selector: Selector, rounds: range, vectors=CROSS) -> list[tuple[str, ..
         plan = selector.plan(number, list(vectors))
         answers = summaries({client: vectors[client] for client in plan.candidates})
         choice = selector.choose(plan, answers)
-        selector.observe(plan, choice.clients)
+        selector.observe(plan, {client: {} for client in choice.clients})
         chosen.append(choice.clients)
     return chosen
 
@@ -142,7 +147,7 @@ def test_chosen_but_not_delivered_does_not_cool_down():
     selector = Selector(RoundRobinRule(2), 4, seed=0)
     plan = selector.plan(1, list(CROSS))
     choice = selector.choose(plan, {})
-    selector.observe(plan, choice.clients[:1])
+    selector.observe(plan, {choice.clients[0]: {}})
     assert selector.plan(2, list(CROSS)).cooling == choice.clients[:1]
 
 
@@ -160,3 +165,18 @@ def test_rule_that_chooses_wrongly_is_named(clients, problem):
     selector = Selector(Wrong(), 0, seed=0)
     with pytest.raises(ValueError, match=problem):
         selector.choose(selector.plan(1, list(CROSS)), {})
+
+
+def test_rule_sees_the_metrics_of_the_delivered_updates():
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 3)
+    seen = []
+
+    class Watching(UniformRule):
+        def observe(self, state, now, delivered):
+            seen.append(dict(delivered))
+            return state
+
+    SelectionStrategy(FedAvg(fraction_evaluate=0.0), Watching(3)).start(
+        grid, numpy_app.initial_arrays(), num_rounds=1
+    )
+    assert seen == [{str(k): {"num-examples": k + 1.0} for k in range(3)}]

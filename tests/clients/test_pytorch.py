@@ -1,0 +1,189 @@
+"""The reference PyTorch client: right gradients, seeded training, and a device of its own."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs pncs-flower[simulation]")
+
+from flwr.app import ArrayRecord  # noqa: E402
+from flwr.serverapp.strategy import FedAvg  # noqa: E402
+from torch import nn  # noqa: E402
+
+from pncs_flower.clients.device import choose_device  # noqa: E402
+from pncs_flower.clients.pytorch import (  # noqa: E402
+    LocalTraining,
+    full_batch_gradient,
+    local_sgd,
+    pytorch_client,
+)
+from pncs_flower.simulations.in_process import InProcessGrid  # noqa: E402
+from pncs_flower.strategies import PNCS  # noqa: E402
+
+
+def make_model(context=None) -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
+
+
+def load_examples(context) -> tuple:
+    generator = torch.Generator().manual_seed(int(context.node_config["partition-id"]))
+    inputs = torch.randn(24, 5, generator=generator)
+    return inputs, torch.randint(0, 3, (24,), generator=generator)
+
+
+def examples(size: int = 40) -> tuple:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(size, 5, generator=generator)
+    return inputs, torch.randint(0, 3, (size,), generator=generator)
+
+
+def seeded_model() -> nn.Module:
+    torch.manual_seed(11)
+    return make_model()
+
+
+def weights(model: nn.Module) -> dict[str, np.ndarray]:
+    return {name: value.detach().numpy().copy() for name, value in model.state_dict().items()}
+
+
+def test_gradient_of_softmax_regression_equals_the_formula():
+    inputs, targets = examples()
+    model = nn.Linear(5, 3)
+    gradient = full_batch_gradient(model, (inputs, targets), seed=0)
+    x, w, b = (t.detach().double().numpy() for t in (inputs, model.weight, model.bias))
+    scores = np.exp(x @ w.T + b)
+    errors = scores / scores.sum(1, keepdims=True) - np.eye(3)[targets.numpy()]
+    np.testing.assert_allclose(gradient["weight"].numpy(), errors.T @ x / 40, atol=1e-6)
+    np.testing.assert_allclose(gradient["bias"].numpy(), errors.mean(0), atol=1e-6)
+
+
+def test_gradient_over_more_than_one_chunk_is_the_mean_over_all_examples():
+    big = examples(2500)
+    model = seeded_model()
+    loss = nn.functional.cross_entropy(model(big[0]), big[1])
+    expected = torch.autograd.grad(loss, list(model.parameters()))
+    gradient = full_batch_gradient(model, big, seed=0)
+    for value, reference in zip(gradient.values(), expected, strict=True):
+        torch.testing.assert_close(value, reference, rtol=1e-4, atol=1e-6)
+
+
+def test_gradient_leaves_weights_alone_and_is_zero_for_what_is_not_trained():
+    model = seeded_model()
+    model[0].weight.requires_grad_(False)
+    before = weights(model)
+    gradient = full_batch_gradient(model, examples(), seed=0)
+    assert all((before[name] == value).all() for name, value in weights(model).items())
+    assert gradient["0.weight"].abs().max() == 0
+    assert gradient["0.bias"].abs().max() > 0
+
+
+def test_one_full_batch_step_moves_by_learning_rate_times_gradient():
+    model = seeded_model()
+    before = weights(model)
+    gradient = full_batch_gradient(model, examples(), seed=0)
+    local_sgd(model, examples(), LocalTraining(lr=0.1, batch_size=0), seed=0)
+    for name, after in weights(model).items():
+        np.testing.assert_allclose(before[name] - after, 0.1 * gradient[name].numpy(), atol=1e-6)
+
+
+def test_training_depends_on_the_seed_alone():
+    def train(seed: int) -> dict[str, np.ndarray]:
+        model = seeded_model()
+        local_sgd(model, examples(), LocalTraining(batch_size=8, local_epochs=2), seed)
+        return weights(model)
+
+    first, again, other = train(1), train(1), train(2)
+    assert all((first[name] == again[name]).all() for name in first)
+    assert any((first[name] != other[name]).any() for name in first)
+
+
+def test_epochs_and_momentum_count():
+    def distance(**options) -> float:
+        model = seeded_model()
+        before = weights(model)
+        local_sgd(model, examples(), LocalTraining(lr=0.01, batch_size=0, **options), seed=0)
+        return sum(float(((before[n] - w) ** 2).sum()) for n, w in weights(model).items()) ** 0.5
+
+    one = distance()
+    assert distance(local_epochs=3) == pytest.approx(3 * one, rel=0.1)
+    # Momentum .5 over three equal steps: 1 + 1.5 + 1.75.
+    assert distance(local_epochs=3, momentum=0.5) == pytest.approx(4.25 * one, rel=0.1)
+
+
+def test_loss_falls():
+    model = seeded_model()
+    training = LocalTraining(lr=0.5, batch_size=8, local_epochs=1)
+    losses = [local_sgd(model, examples(), training, seed) for seed in range(10)]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": 0.0}, "lr is 0"),
+        ({"momentum": -0.1}, "momentum is -0.1"),
+        ({"local_epochs": 0}, "local-epochs is 0"),
+        ({"batch_size": -1}, "batch-size is -1"),
+    ],
+)
+def test_setting_out_of_range(options, message):
+    with pytest.raises(ValueError, match=message):
+        LocalTraining(**options)
+
+
+def run(summary: str, threads_before: int = 2) -> tuple[list[list[str]], ArrayRecord]:
+    torch.set_num_threads(threads_before)
+    app = pytorch_client(make_model, load_examples)
+    config = {"lr": 0.2, "batch-size": 0, "seed": 3, "device": "cpu"}
+    strategy = PNCS(FedAvg(fraction_evaluate=0.0), summary=summary, seed=3)
+    initial = ArrayRecord(seeded_model().state_dict())
+    result = strategy.start(InProcessGrid(app, 6, config), initial, num_rounds=4)
+    assert all(not record.rejected for record in strategy.history)
+    return [record.chosen for record in strategy.history], result.arrays
+
+
+def test_gradient_and_update_of_one_full_batch_step_choose_the_same_clients():
+    assert run("gradient")[0] == run("update")[0]
+
+
+def test_bits_do_not_depend_on_the_threads_of_the_process_and_they_stay_as_they_were():
+    assert run("update", threads_before=1) == run("update", threads_before=2)
+    assert torch.get_num_threads() == 2
+
+
+def test_client_without_examples_is_an_error_that_names_it():
+    app = pytorch_client(make_model, lambda context: (torch.empty(0, 5), torch.empty(0)))
+    strategy = PNCS(FedAvg(fraction_evaluate=0.0))
+    with pytest.raises(RuntimeError, match="client 0 has no training examples"):
+        strategy.start(
+            InProcessGrid(app, 3), ArrayRecord(seeded_model().state_dict()), num_rounds=1
+        )
+
+
+def test_device_is_the_cpu_where_no_gpu_is_given(monkeypatch):
+    monkeypatch.setattr("pncs_flower.clients.device.granted_gpus", lambda: [])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_device("auto").type == "cpu"
+
+
+def test_device_is_the_gpu_that_was_given(monkeypatch):
+    monkeypatch.setattr("pncs_flower.clients.device.granted_gpus", lambda: [0])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_device("auto").type == "cuda"
+
+
+@pytest.mark.parametrize(("wanted", "granted"), [("cuda", None), ("cuda", []), ("auto", [0])])
+def test_gpu_that_is_wanted_but_absent_is_an_error_with_the_remedy(monkeypatch, wanted, granted):
+    monkeypatch.setattr("pncs_flower.clients.device.granted_gpus", lambda: granted)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RuntimeError, match="Set device='cpu'"):
+        choose_device(wanted)
+
+
+def test_explicit_cpu_ignores_a_gpu_that_was_given(monkeypatch):
+    monkeypatch.setattr("pncs_flower.clients.device.granted_gpus", lambda: [0])
+    assert choose_device("cpu").type == "cpu"
+
+
+def test_unknown_device_lists_the_choices():
+    with pytest.raises(ValueError, match="'auto', 'cpu' or 'cuda'"):
+        choose_device("tpu")
