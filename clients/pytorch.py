@@ -10,13 +10,14 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from pncs_flower.protocol import LOSS, MAX_EXAMPLES, NUM_EXAMPLES
 from pncs_flower.randomness import derive_seed
 
 from .device import choose_device
 from .identity import client_key
 from .summary import SummaryMod
 
-__all__ = ["LocalTraining", "full_batch_gradient", "local_sgd", "pytorch_client"]
+__all__ = ["LocalTraining", "full_batch_gradient", "local_sgd", "mean_loss", "pytorch_client"]
 
 Examples = tuple[Tensor, Tensor]
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -160,6 +161,19 @@ def full_batch_gradient(
     }
 
 
+@torch.no_grad()
+def mean_loss(
+    model: nn.Module, examples: Examples, loss_function: LossFunction = cross_entropy
+) -> float:
+    """Return the mean loss over examples, with the model in evaluation mode."""
+    inputs, targets = examples
+    model.eval()
+    total = torch.zeros((), device=inputs.device)
+    for chunk, answer in zip(inputs.split(_CHUNK), targets.split(_CHUNK), strict=True):
+        total += loss_function(model(chunk), answer) * len(chunk)
+    return float(total) / len(inputs)
+
+
 def pytorch_client(
     make_model: Callable[[Context], nn.Module],
     load_examples: Callable[[Context], Examples],
@@ -186,7 +200,8 @@ def pytorch_client(
     ClientApp
         Its train function replies with the weights and the metrics ``num-examples``,
         ``train-loss``, and ``uniform-weight``, which is 1 for every client: a strategy that
-        weighs by it takes the plain mean.
+        weighs by it takes the plain mean. Its evaluate function replies with the ``loss`` at the
+        weights it is sent, over the same training examples.
     """
 
     def prepare(message: Message, context: Context) -> tuple[nn.Module, Examples, int]:
@@ -212,7 +227,10 @@ def pytorch_client(
             values = full_batch_gradient(model, examples, seed, loss_function)
             return ArrayRecord({name: value.cpu() for name, value in values.items()})
 
-    app = ClientApp(mods=[SummaryMod(gradient=gradient)])
+    def num_examples(context: Context) -> int:
+        return len(load_examples(context)[0])
+
+    app = ClientApp(mods=[SummaryMod(gradient=gradient, num_examples=num_examples)])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -222,9 +240,23 @@ def pytorch_client(
             loss = local_sgd(model, examples, training, seed, loss_function)
             arrays = ArrayRecord({name: value.cpu() for name, value in model.state_dict().items()})
         metrics = MetricRecord(
-            {"num-examples": len(examples[0]), "uniform-weight": 1.0, "train-loss": loss}
+            {NUM_EXAMPLES: len(examples[0]), "uniform-weight": 1.0, "train-loss": loss}
         )
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        with _reproducible(int(context.run_config.get("threads", 1))):
+            model, (inputs, targets), seed = prepare(message, context)
+            config = next(iter(message.content.config_records.values()), ConfigRecord())
+            most = int(str(config.get(MAX_EXAMPLES, 0))) or len(inputs)
+            if most < len(inputs):
+                order = torch.Generator().manual_seed(seed)
+                drawn = torch.randperm(len(inputs), generator=order)[:most].to(inputs.device)
+                inputs, targets = inputs[drawn], targets[drawn]
+            loss = mean_loss(model, (inputs, targets), loss_function)
+        metrics = MetricRecord({NUM_EXAMPLES: len(load_examples(context)[0]), LOSS: loss})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     return app
 

@@ -9,7 +9,10 @@ from flwr.clientapp.typing import ClientAppCallable
 from pncs_flower.layers import choose_layers
 from pncs_flower.protocol import (
     INTRODUCE,
+    LOSS,
     MARKER,
+    MAX_EXAMPLES,
+    NUM_EXAMPLES,
     SUMMARIZE,
     SUMMARY,
     TRAIN,
@@ -40,6 +43,10 @@ class SummaryMod:
         weights in the message, under the names of the weights. Needed only where a strategy asks
         for summaries of the gradient (``summary="gradient"``); no one but the app can compute it
         without training. The message is the one that its train function would get.
+    num_examples : callable, optional (default: None)
+        ``num_examples(context) -> int``: how many training examples the client has. Told when the
+        client introduces itself, for rules that weigh clients by size from the first round on;
+        without it they learn the sizes from the replies.
 
     Examples
     --------
@@ -48,8 +55,13 @@ class SummaryMod:
     >>> app = ClientApp(mods=[summary_mod])
     """
 
-    def __init__(self, gradient: GradientFunction | None = None) -> None:
+    def __init__(
+        self,
+        gradient: GradientFunction | None = None,
+        num_examples: Callable[[Context], int] | None = None,
+    ) -> None:
         self._gradient = gradient
+        self._num_examples = num_examples
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer a message of the library; hand on any other to the app."""
@@ -63,7 +75,7 @@ class SummaryMod:
         )
         phase = str(marker["phase"])
         if phase == INTRODUCE:
-            return _introduction(message, context)
+            return self._introduce(message, context)
         # An update is kept for one round of one run; the state may outlive both.
         ticket = f"{message.metadata.run_id}/{marker['round']!s}"
         if phase == SUMMARIZE:
@@ -88,6 +100,8 @@ class SummaryMod:
         ticket: str,
     ) -> Message:
         request = SummaryRequest.from_config(marker)
+        if request.kind == "loss":
+            return _loss(message, context, call_next, request)
         weights = _only_arrays(message.content, "the training message")
         layers = choose_layers({name: weights[name].dtype for name in weights}, request.layers)
         if request.kind == "gradient":
@@ -112,6 +126,15 @@ class SummaryMod:
             summary[layer] = Array(encoded)
         return Message(RecordDict({SUMMARY: summary}), reply_to=message)
 
+    def _introduce(self, message: Message, context: Context) -> Message:
+        answer = ConfigRecord({"key": client_key(context)})
+        num_clients = context.node_config.get("num-partitions")
+        if isinstance(num_clients, int):
+            answer["num-clients"] = num_clients
+        if self._num_examples is not None:
+            answer[NUM_EXAMPLES] = int(self._num_examples(context))
+        return Message(RecordDict({MARKER: answer}), reply_to=message)
+
     def _gradient_values(self, message: Message, context: Context) -> Callable[[str], np.ndarray]:
         if self._gradient is None:
             raise ValueError(
@@ -127,12 +150,31 @@ summary_mod = SummaryMod()
 """The mod as most apps need it: ``ClientApp(mods=[summary_mod])``."""
 
 
-def _introduction(message: Message, context: Context) -> Message:
-    answer = ConfigRecord({"key": client_key(context)})
-    num_clients = context.node_config.get("num-partitions")
-    if isinstance(num_clients, int):
-        answer["num-clients"] = num_clients
-    return Message(RecordDict({MARKER: answer}), reply_to=message)
+def _loss(
+    message: Message, context: Context, call_next: ClientAppCallable, request: SummaryRequest
+) -> Message:
+    if request.max_examples:
+        for config in message.content.config_records.values():
+            config[MAX_EXAMPLES] = request.max_examples
+    reply = call_app(message, context, call_next)
+    if reply.has_error():
+        return reply
+    metrics = {
+        name: value
+        for record in reply.content.metric_records.values()
+        for name, value in record.items()
+        if not isinstance(value, list)
+    }
+    losses = [name for name in metrics if LOSS in name.lower()]
+    name = LOSS if LOSS in losses else losses[0] if len(losses) == 1 else None
+    if name is None or NUM_EXAMPLES not in metrics:
+        raise ValueError(
+            f"the strategy asks for the loss: the app's evaluate function must return the metrics "
+            f"{LOSS!r} and {NUM_EXAMPLES!r}, but returns {', '.join(metrics) or 'none'}"
+        )
+    answer = {LOSS: metrics[name], NUM_EXAMPLES: metrics[NUM_EXAMPLES]}
+    summary = ArrayRecord({key: Array(np.array([value])) for key, value in answer.items()})
+    return Message(RecordDict({SUMMARY: summary}), reply_to=message)
 
 
 def _only_arrays(content: RecordDict, what: str) -> ArrayRecord:

@@ -17,7 +17,10 @@ from typing import Any, Literal
 
 __all__ = [
     "INTRODUCE",
+    "LOSS",
     "MARKER",
+    "MAX_EXAMPLES",
+    "NUM_EXAMPLES",
     "SUMMARIZE",
     "SUMMARY",
     "TRAIN",
@@ -31,14 +34,24 @@ MARKER = "pncs"
 """Name of the config record that marks a message, and of the one that answers it."""
 
 SUMMARY = "pncs-summary"
-"""Name of the array record that holds a summary: one sketch per layer."""
+"""Name of the array record that holds a summary: one sketch per layer, or `LOSS` and
+`NUM_EXAMPLES`."""
+
+LOSS = "loss"
+"""Name of the mean loss over a client's examples."""
+
+NUM_EXAMPLES = "num-examples"
+"""Name of the number of examples, in summaries and in metrics."""
+
+MAX_EXAMPLES = "pncs-max-examples"
+"""Name of the entry in an evaluation's config that says how many examples are enough."""
 
 INTRODUCE: Literal["introduce"] = "introduce"
 SUMMARIZE: Literal["summarize"] = "summarize"
 TRAIN: Literal["train"] = "train"
 
 Phase = Literal["introduce", "summarize", "train"]
-SummaryKind = Literal["gradient", "update"]
+SummaryKind = Literal["gradient", "loss", "update"]
 
 
 @dataclass(frozen=True)
@@ -47,22 +60,31 @@ class SummaryRequest:
 
     Attributes
     ----------
-    kind : {"update", "gradient"}
+    kind : {"update", "gradient", "loss"}
         Summarise the local update (weights before minus weights after local training; the client
-        keeps it and sends it if chosen), or the gradient at the current weights.
+        keeps it and sends it if chosen), or the gradient at the current weights; or send the
+        local loss at the current weights, as the app's evaluate function tells it.
     sketch : str
-        The sketch, as `pncs_flower.sketches.parse_sketch` reads it.
+        The sketch, as `pncs_flower.sketches.parse_sketch` reads it. Not for a loss.
     layers : tuple of str, optional
-        The layers to summarise; all if None.
+        The layers to summarise; all if None. Not for a loss.
+    max_examples : int
+        Evaluate the loss on this many examples at most; 0 for all. An app that does not read
+        `MAX_EXAMPLES` in its config evaluates all.
     """
 
     kind: SummaryKind = "update"
     sketch: str = "layers"
     layers: tuple[str, ...] | None = None
+    max_examples: int = 0
 
-    def to_config(self) -> dict[str, str | list[str]]:
+    def to_config(self) -> dict[str, int | str | list[str]]:
         """Return the request as the values of a config record."""
-        config: dict[str, str | list[str]] = {"kind": self.kind, "sketch": self.sketch}
+        config: dict[str, int | str | list[str]] = {
+            "kind": self.kind,
+            "sketch": self.sketch,
+            "max-examples": self.max_examples,
+        }
         if self.layers is not None:
             config["layers"] = list(self.layers)
         return config
@@ -75,6 +97,7 @@ class SummaryRequest:
             kind=config["kind"],
             sketch=config["sketch"],
             layers=None if layers is None else tuple(layers),
+            max_examples=config["max-examples"],
         )
 
 

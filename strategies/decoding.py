@@ -8,10 +8,10 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 
 from pncs_flower.layers import choose_layers
-from pncs_flower.protocol import SUMMARY, SummaryRequest
+from pncs_flower.protocol import LOSS, NUM_EXAMPLES, SUMMARY, SummaryRequest
 from pncs_flower.sketches import Sketch, parse_sketch
 
-__all__ = ["SummaryDecoder", "check_update", "read_array"]
+__all__ = ["SummaryDecoder", "check_update", "decode_loss", "read_array"]
 
 _NUMPY = "numpy.ndarray"
 
@@ -55,6 +55,26 @@ def read_array(array: Array) -> np.ndarray:
         raise ValueError(f"{len(array.data) - start} bytes of values, but the header says {size}")
     flat = np.frombuffer(array.data, dtype=dtype, offset=start)
     return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def decode_loss(content: RecordDict) -> dict[str, np.ndarray]:
+    """Return a client's loss and number of examples, each of shape (1,).
+
+    Raises
+    ------
+    ValueError
+        If they are not there, are no finite numbers, or the client has no example.
+    """
+    record = content.array_records.get(SUMMARY)
+    if record is None or set(record) != {LOSS, NUM_EXAMPLES}:
+        raise ValueError("the answer holds no loss and number of examples")
+    values = {name: read_array(record[name]) for name in (LOSS, NUM_EXAMPLES)}
+    for name, value in values.items():
+        if value.shape != (1,) or not np.isfinite(value).all():
+            raise ValueError(f"{name} is {np.array2string(value, threshold=4)}, no finite number")
+    if values[NUM_EXAMPLES][0] <= 0:
+        raise ValueError(f"{NUM_EXAMPLES} is {values[NUM_EXAMPLES][0]}, but must be above 0")
+    return values
 
 
 @dataclass(frozen=True)

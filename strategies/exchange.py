@@ -40,13 +40,14 @@ def marked_message(
     values: Mapping[str, ConfigRecordValues],
     template: Message,
     ttl: float | None = None,
+    message_type: str | None = None,
 ) -> Message:
-    """Make a training message like a template, with the library's marker added."""
+    """Make a message like a template, with the library's marker added."""
     marker = ConfigRecord({"phase": phase, **values})
     return Message(
         RecordDict({**template.content, MARKER: marker}),
         node_id,
-        template.metadata.message_type,
+        message_type or template.metadata.message_type,
         ttl=ttl,
         group_id=template.metadata.group_id or None,
     )

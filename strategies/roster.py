@@ -7,7 +7,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from pncs_flower.protocol import INTRODUCE, MARKER, client_order
+from pncs_flower.protocol import INTRODUCE, MARKER, NUM_EXAMPLES, client_order
 
 from .errors import SelectionError, TooFewClientsError
 from .exchange import content_bytes, exchange
@@ -34,6 +34,11 @@ class Roster:
         Seconds to wait for clients, and for one to introduce itself.
     eligible : callable or None
         ``eligible(key) -> bool``: clients that may take part at all.
+
+    Attributes
+    ----------
+    num_examples : dict of str to float
+        How many training examples clients have, of those that say so.
     """
 
     def __init__(
@@ -47,6 +52,7 @@ class Roster:
         self._eligible = eligible
         self._key_of_node: dict[int, str] = {}
         self._declared = 0
+        self.num_examples: dict[str, float] = {}
         self._complete_once = False
 
     def update(self, grid: Grid, num_selected: int, record: RoundRecord) -> dict[str, int]:
@@ -142,6 +148,9 @@ class Roster:
             if holder is not None:  # the client is back under a new node id
                 del self._key_of_node[holder]
             self._key_of_node[node_id] = key
+            num_examples = answer.get(NUM_EXAMPLES)
+            if isinstance(num_examples, int) and num_examples > 0:
+                self.num_examples[key] = num_examples
             self._declared = max(self._declared, num_clients)
         return failures
 

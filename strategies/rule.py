@@ -23,7 +23,8 @@ Metrics = Mapping[str, float]
 """The numbers that a client reported with its update, such as ``"num-examples"``."""
 
 Summary = Mapping[str, np.ndarray]
-"""What a client sent in the pre-round: its decoded sketch of each layer."""
+"""What a client sent in the pre-round: its decoded sketch of each layer, shape (r,); or, where it
+was asked for its loss, ``"loss"`` and ``"num-examples"``, each of shape (1,)."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Round:
         rule that takes the first among equals follows the library's rule for ties.
     last_rounds : mapping of str to int
         The round in which each available client's update was last used; 0 for never.
+    num_examples : mapping of str to float
+        How many training examples clients have, as far as they have said.
     """
 
     number: int
@@ -50,6 +53,7 @@ class Round:
     num_selected: int
     available: tuple[str, ...]
     last_rounds: Mapping[str, int]
+    num_examples: Mapping[str, float]
 
     def generator(self, purpose: str) -> np.random.Generator:
         """Return a random generator that depends on seed, round and purpose alone."""

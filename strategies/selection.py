@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypedDict
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
@@ -13,7 +13,7 @@ from flwr.supercore import log
 from pncs_flower.protocol import SUMMARIZE, TRAIN, SummaryRequest
 
 from .base import check_base
-from .decoding import SummaryDecoder, check_update
+from .decoding import SummaryDecoder, check_update, decode_loss
 from .errors import NoSummariesError, SelectionError
 from .exchange import content_bytes, exchange, marked_message, sort_replies
 from .grid_view import GridView
@@ -142,10 +142,11 @@ class SelectionStrategy(Strategy):
         """
         request = self.rule.request
         # First of all, so that an unknown layer is an error before anybody trains.
-        decoder = SummaryDecoder.for_model(request, arrays) if request else None
+        decode = _decoder(request, arrays) if request else None
         record = RoundRecord(server_round, rule=str(self.rule))
         self.history.append(record)
         self._clients = self._roster.update(grid, self.rule.num_selected, record)
+        self._selector.learn_sizes(self._roster.num_examples)
         plan = self._selector.plan(server_round, list(self._clients))
         record.cooling, record.released = list(plan.cooling), list(plan.released)
         if plan.released:
@@ -155,13 +156,13 @@ class SelectionStrategy(Strategy):
 
         summaries: dict[str, Summary] = {}
         templates: list[Message] = []
-        if request and decoder:
+        if request and decode:
             templates = self._configure_base(
                 server_round, arrays, config, grid, plan.candidates[: self.rule.num_selected]
             )
             if templates:
                 template = _same_for_all(templates, self.base)
-                summaries = self._collect_summaries(grid, plan, request, decoder, template, record)
+                summaries = self._collect_summaries(grid, plan, request, decode, template, record)
         start = time.monotonic()
         choice = self._selector.choose(plan, summaries)
         record.seconds["selection"] = time.monotonic() - start
@@ -251,7 +252,7 @@ class SelectionStrategy(Strategy):
         grid: Grid,
         plan: Plan,
         request: SummaryRequest,
-        decoder: SummaryDecoder,
+        decode: Callable[[RecordDict], Summary],
         template: Message,
         record: RoundRecord,
     ) -> dict[str, Summary]:
@@ -259,7 +260,13 @@ class SelectionStrategy(Strategy):
         marker = {"round": plan.now.number, "seed": self.seed, **request.to_config()}
         messages = [
             marked_message(
-                self._clients[client], SUMMARIZE, marker, template, ttl=self._summary_timeout
+                self._clients[client],
+                SUMMARIZE,
+                marker,
+                template,
+                ttl=self._summary_timeout,
+                # The app's evaluate function knows the loss; only such a message reaches it.
+                message_type=MessageType.EVALUATE if request.kind == "loss" else None,
             )
             for client in plan.candidates
         ]
@@ -271,7 +278,7 @@ class SelectionStrategy(Strategy):
             try:
                 if node_id in replies.failures:
                     raise ValueError(replies.failures[node_id])
-                summaries[client] = decoder.decode(replies.contents[node_id])
+                summaries[client] = decode(replies.contents[node_id])
             except ValueError as error:
                 record.rejected[client] = f"pre-round: {error}"
                 log(_INFO, "Summary of client %s is not used: %s", client, error)
@@ -334,6 +341,12 @@ class SelectionStrategy(Strategy):
     def restore(self, state: dict[str, Any]) -> None:
         """Take up what `state` returned, to go on in the round after."""
         self._selector.restore(state)
+
+
+def _decoder(request: SummaryRequest, arrays: ArrayRecord) -> Callable[[RecordDict], Summary]:
+    return (
+        decode_loss if request.kind == "loss" else SummaryDecoder.for_model(request, arrays).decode
+    )
 
 
 def _same_for_all(messages: list[Message], base: Strategy) -> Message:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pncs_flower.protocol import client_order
+from pncs_flower.protocol import NUM_EXAMPLES, client_order
 from pncs_flower.queue import AgeOfUpdateQueue
 
 from .rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
@@ -52,6 +52,11 @@ class Selector:
         self._seed = seed
         self._queue = AgeOfUpdateQueue(queue_length, rule.num_selected)
         self._state: RuleState = rule.initial_state()
+        self._num_examples: dict[str, float] = {}
+
+    def learn_sizes(self, num_examples: Mapping[str, float]) -> None:
+        """Note how many examples clients say to have; what came with an update counts for more."""
+        self._num_examples = {**num_examples, **self._num_examples}
 
     def plan(self, number: int, clients: Sequence[str]) -> Plan:
         """Plan a round.
@@ -83,6 +88,7 @@ class Selector:
             num_selected=self._rule.num_selected,
             available=available,
             last_rounds={client: self._queue.last_round(client) or 0 for client in available},
+            num_examples=dict(self._num_examples),
         )
         asked = self._rule.candidates(self._state, now) if self._rule.request else ()
         return Plan(
@@ -120,13 +126,23 @@ class Selector:
     def observe(self, plan: Plan, delivered: Mapping[str, Metrics]) -> None:
         """Take note of the clients whose update was used; only they enter the queue."""
         self._queue.push(delivered, plan.now.number)
+        self._num_examples |= {
+            client: metrics[NUM_EXAMPLES]
+            for client, metrics in delivered.items()
+            if metrics.get(NUM_EXAMPLES, 0) > 0
+        }
         self._state = self._rule.observe(self._state, plan.now, delivered)
 
     def state(self) -> dict[str, Any]:
         """Return all that later choices depend on."""
-        return {"queue": self._queue.state(), "rule": dict(self._state)}
+        return {
+            "queue": self._queue.state(),
+            "num-examples": dict(self._num_examples),
+            "rule": dict(self._state),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up what `state` returned."""
         self._queue.restore(state["queue"])
+        self._num_examples = dict(state["num-examples"])
         self._state = dict(state["rule"])

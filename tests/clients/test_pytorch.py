@@ -150,6 +150,33 @@ def test_bits_do_not_depend_on_the_threads_of_the_process_and_they_stay_as_they_
     assert torch.get_num_threads() == 2
 
 
+def test_loss_asked_for_is_the_mean_over_the_local_examples():
+    from pncs_flower.protocol import SummaryRequest
+    from pncs_flower.strategies import Choice, SelectionRule, SelectionStrategy
+
+    losses, sizes = {}, {}
+
+    class HighestLoss(SelectionRule):
+        num_selected = 2
+        request = SummaryRequest("loss")
+
+        def select(self, state, now, summaries):
+            losses.update({c: float(s["loss"][0]) for c, s in summaries.items()})
+            sizes.update(now.num_examples)
+            return Choice(tuple(sorted(summaries, key=lambda c: -losses[c])[:2]))
+
+    model = seeded_model()
+    app = pytorch_client(make_model, load_examples)
+    grid = InProcessGrid(app, 3, {"device": "cpu"})
+    strategy = SelectionStrategy(FedAvg(fraction_evaluate=0.0), HighestLoss())
+    strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=1)
+    for context in grid.contexts.values():
+        inputs, targets = load_examples(context)
+        expected = float(nn.functional.cross_entropy(model(inputs), targets))
+        assert losses[str(context.node_config["partition-id"])] == pytest.approx(expected)
+    assert sizes == {"0": 24, "1": 24, "2": 24}
+
+
 def test_client_without_examples_is_an_error_that_names_it():
     app = pytorch_client(make_model, lambda context: (torch.empty(0, 5), torch.empty(0)))
     strategy = PNCS(FedAvg(fraction_evaluate=0.0))

@@ -30,6 +30,15 @@ def summarize(grid, round: int = 1, kind="update", sketch="layers", layers=None,
     return ask(grid, "summarize", round, **request.to_config(), **more)
 
 
+def ask_loss(grid: InProcessGrid, max_examples: int = 0) -> Message:
+    request = SummaryRequest("loss", max_examples=max_examples)
+    marker = ConfigRecord({"phase": "summarize", "round": 1, "seed": 5, **request.to_config()})
+    content = {"arrays": numpy_app.initial_arrays(), "config": ConfigRecord(), MARKER: marker}
+    message = Message(RecordDict(content), NODE, MessageType.EVALUATE)
+    (reply,) = grid.send_and_receive([message])
+    return reply
+
+
 def federation(mod=summary_mod) -> InProcessGrid:
     return InProcessGrid(numpy_app.make_app(mod), 2)
 
@@ -166,3 +175,38 @@ def test_key_error_of_an_ordinary_app_stays_an_error():
 
     grid = InProcessGrid(numpy_app.make_app(summary_mod, broken), 1)
     assert "<class 'KeyError'>" in ask(grid, None).error.reason
+
+
+def test_loss_is_that_of_the_apps_evaluate_function_and_trains_nobody():
+    grid = federation()
+    summary = ask_loss(grid).content[SUMMARY]
+    expected = sum(float((numpy_app.target(0, n) ** 2).sum()) / 2 for n in numpy_app.LAYERS)
+    assert summary["loss"].numpy() == pytest.approx([expected], rel=1e-6)
+    assert summary["num-examples"].numpy().tolist() == [1]
+    assert trained(grid) == 0
+
+
+def test_loss_of_few_examples_is_a_wish_in_the_evaluations_config():
+    seen = []
+
+    def spy(message, context, call_next):
+        seen.append(dict(message.content["config"]))
+        return call_next(message, context)
+
+    ask_loss(InProcessGrid(numpy_app.make_app(summary_mod, spy), 1), max_examples=32)
+    assert seen == [{"pncs-max-examples": 32}]
+
+
+def test_evaluate_function_without_a_loss_is_an_error_reply_that_says_what_is_missing():
+    def no_loss(message, context, call_next):
+        reply = call_next(message, context)
+        del reply.content["metrics"]["loss"]
+        return reply
+
+    grid = InProcessGrid(numpy_app.make_app(summary_mod, no_loss), 1)
+    assert "must return the metrics 'loss' and 'num-examples'" in ask_loss(grid).error.reason
+
+
+def test_introduction_tells_the_number_of_examples_where_the_app_does():
+    grid = federation(SummaryMod(num_examples=lambda context: 12))
+    assert ask(grid, "introduce").content[MARKER]["num-examples"] == 12
