@@ -164,7 +164,11 @@ def _run_on_ray(
                 show(row)
                 shown += 1
 
-        run_in_flower(config, clients, placement, output, follow)
+        try:
+            run_in_flower(config, clients, placement, output, follow)
+        except SystemExit:
+            _err.print(f"Stopped. The rounds so far: {output}", highlight=False, soft_wrap=True)
+            raise
     _conclude(output)
 
 
@@ -211,7 +215,8 @@ def _progress(num_rounds: int) -> Iterator[Any]:
         task = bar.add_task("starting", total=num_rounds)
 
         def show(row: Mapping[str, Any]) -> None:
-            bar.console.print(round_line(row, num_rounds), highlight=False, markup=False)
+            line = round_line(row, num_rounds)
+            bar.console.print(line, highlight=False, markup=False, soft_wrap=True)
             bar.update(task, completed=row["round"], description="training")
 
         yield show

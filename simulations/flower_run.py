@@ -27,7 +27,7 @@ FLOWER_LOG = "flwr.log"
 _POLL = 0.2
 _FINISH_TIMEOUT = 30.0
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_ERROR = re.compile(r"error|exception|failed|traceback|refused|not found", re.IGNORECASE)
+_ERROR = re.compile(r"^ERROR|^\w[\w.]*(Error|Exception|Interrupt)\b", re.MULTILINE)
 
 
 class RunFailedError(RuntimeError):
@@ -70,6 +70,7 @@ def run_in_flower(
         with ignoring_signals():
             stop_descendants()
             shutil.rmtree(home, ignore_errors=True)
+            _drop_colours(output / FLOWER_LOG)
 
 
 class _Flower:
@@ -149,8 +150,7 @@ class _Flower:
         on_poll()
         if status != "finished:completed":
             raise RunFailedError(
-                f"Flower reports {status}: {details or 'no reason'}\n"
-                + _last_errors(Path(log.name))
+                "\n".join([f"Flower reports {status}: {details}", *_last_errors(log.name, details)])
             )
 
     def _outcome(self, run_id: str) -> tuple[str, str]:
@@ -182,6 +182,11 @@ class _Flower:
         return answer
 
 
+def _drop_colours(log: Path) -> None:
+    text = log.read_text(encoding="utf-8", errors="replace")
+    log.write_text(_ANSI.sub("", text), encoding="utf-8")
+
+
 def _free_ports(count: int) -> list[int]:
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [int(s.getsockname()[1]) for s in sockets]
@@ -194,8 +199,10 @@ def _reason(answer: dict[str, Any]) -> str:
     return _ANSI.sub("", str(answer.get("error-message") or answer)).strip()
 
 
-def _last_errors(log: Path, count: int = 8) -> str:
-    """Return the last lines of a log that speak of an error, for a person to read."""
-    text = _ANSI.sub("", log.read_text(encoding="utf-8", errors="replace"))
-    lines = [line.rstrip() for line in text.splitlines() if _ERROR.search(line)]
-    return "\n".join(dict.fromkeys(lines[-count:]))
+def _last_errors(log: str, known: str, count: int = 5) -> list[str]:
+    """Return a log's last errors other than the one that is known, and where to read more."""
+    text = _ANSI.sub("", Path(log).read_text(encoding="utf-8", errors="replace"))
+    lines = dict.fromkeys(line.rstrip() for line in text.splitlines() if _ERROR.search(line))
+    message = known.rpartition("exception: ")[2]
+    news = [line for line in lines if not message or message not in line]
+    return [*news[-count:], f"Flower's log: {log}"]

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 
 import torch
+from flwr.app import ArrayRecord
 
 from pncs_flower.layers import choose_layers
 from pncs_flower.sketches import parse_sketch
@@ -55,12 +56,14 @@ class Placement:
 
     def describe(self) -> str:
         """Return one line for a person."""
-        share = f"{self.cpus_per_client} CPU" + ("s" if self.cpus_per_client > 1 else "")
+        share = _count(self.cpus_per_client, "CPU")
         if self.gpus_per_client:
             share += f" and {self.gpus_per_client:g} GPU"
         if self.machine is None:
             return f"each client gets {share} of the Ray cluster"
-        has = f"{self.machine.cpus} CPUs and {self.machine.gpus} GPUs"
+        has = _count(self.machine.cpus, "CPU")
+        if self.machine.gpus:
+            has += f" and {_count(self.machine.gpus, 'GPU')}"
         return f"each client gets {share}; {self.at_once} at once on {has}"
 
 
@@ -124,10 +127,15 @@ def place_clients(
             )
         machine = Machine(machine.cpus, logical_gpus)
     if gpus_per_client > machine.gpus:
+        given = f"gpus-per-client = {gpus_per_client:g}"
+        if logical_gpus:
+            raise ValueError(
+                f"{given}, but logical-gpus = {logical_gpus}: pretend more, or ask less"
+            )
         raise ValueError(
-            f"gpus-per-client = {gpus_per_client:g}, but PyTorch sees {machine.gpus} GPUs on this "
-            "machine: leave gpus-per-client out to compute on the CPU; or mend the driver or "
-            "PyTorch, if there is a GPU; or rehearse the placement with device = cpu and "
+            f"{given}, but PyTorch sees {_count(machine.gpus, 'GPU')} on this machine: leave "
+            "gpus-per-client out to compute on the CPU; mend the driver or install a PyTorch that "
+            "matches it, if there is a GPU; or rehearse the placement with device = cpu and "
             "logical-gpus = 1"
         )
     if cpus_per_client > machine.cpus:
@@ -168,7 +176,8 @@ def check_run(config: Config, num_clients: int | None = None) -> None:
     data = load_dataset(config.dataset, config.data_dir)
     model = build_model(config.model, data.image_shape, data.num_classes, config.seed)
     if config.strategy == "pncs":
-        choose_layers(model.state_dict(), config.layer_names)
+        arrays = ArrayRecord(model.state_dict())
+        choose_layers({name: array.dtype for name, array in arrays.items()}, config.layer_names)
         parse_sketch(config.sketch).check_order(config.p)
     if num_clients is not None:
         partition_examples(
@@ -179,3 +188,7 @@ def check_run(config: Config, num_clients: int | None = None) -> None:
             dirichlet_alpha=config.dirichlet_alpha,
             seed=config.seed,
         )
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" + ("" if number == 1 else "s")

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
 
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL = 0.05
+_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 def adopt_orphans() -> None:
@@ -32,21 +33,18 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def descendants(pid: int) -> list[int]:
-    """Return the processes below this one that are alive, parents before their children."""
-    children: dict[int, list[int]] = {}
-    dead = set()
+def descendants(pid: int) -> dict[int, bool]:
+    """Return the processes below this one, and whether each is alive or only not yet buried."""
+    children: dict[int, list[tuple[int, bool]]] = {}
     for child, parent, state in _processes():
-        children.setdefault(parent, []).append(child)
-        if state.startswith("Z"):
-            dead.add(child)
-    found: list[int] = []
+        children.setdefault(parent, []).append((child, not state.startswith("Z")))
+    found: dict[int, bool] = {}
     queue = list(children.get(pid, []))
     while queue:
-        child = queue.pop(0)
-        found.append(child)
+        child, alive = queue.pop()
+        found[child] = alive
         queue += children.get(child, [])
-    return [child for child in found if child not in dead]
+    return found
 
 
 def stop_descendants(grace: float = 5.0) -> None:
@@ -64,10 +62,14 @@ def stop_descendants(grace: float = 5.0) -> None:
     """
     asked: set[int] = set()
     started = time.monotonic()
-    while alive := descendants(os.getpid()):
+    # A process that has ended stays on the list until its parent, or its heir, takes note.
+    while below := descendants(os.getpid()):
         waited = time.monotonic() - started
+        alive = [pid for pid, lives in below.items() if lives]
         if waited > 2 * grace:
-            raise RuntimeError(f"processes {alive} cannot be stopped")
+            if alive:
+                raise RuntimeError(f"processes {alive} cannot be stopped: kill them yourself")
+            return
         for pid in alive:
             with contextlib.suppress(ProcessLookupError):
                 if waited > grace:
@@ -77,7 +79,6 @@ def stop_descendants(grace: float = 5.0) -> None:
                     os.kill(pid, signal.SIGTERM)
         time.sleep(_POLL)
         _bury()
-    _bury()
 
 
 @contextlib.contextmanager
@@ -85,27 +86,32 @@ def exit_on_signals() -> Iterator[None]:
     """Turn a signal to end into SystemExit, so that what is to be cleaned up is."""
 
     def leave(number: int, frame: object) -> None:
+        for other in _ENDING:  # once is enough, cleaning up takes a moment
+            signal.signal(other, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
-    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-    before = {number: signal.signal(number, leave) for number in numbers}
-    try:
+    with _handling(leave):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
 def ignoring_signals() -> Iterator[None]:
     """Finish cleaning up, whoever is impatient."""
-    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    with _handling(signal.SIG_IGN):
+        yield
+
+
+@contextlib.contextmanager
+def _handling(handler: Callable[[int, object], None] | signal.Handlers) -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    for number, current in before.items():
+        if current is not signal.SIG_IGN:  # as nohup leaves it
+            signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, current in before.items():
+            signal.signal(number, current)
 
 
 def _processes() -> Iterator[tuple[int, int, str]]:

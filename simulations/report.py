@@ -1,6 +1,7 @@
 """For a person: a line per round, a table and a picture, all made from what a run left on disk."""
 
 import json
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -114,13 +115,18 @@ def draw_rounds(path: Path) -> Path:
     summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
     clients = sorted({client for row in rows for client in row["clients"]}, key=client_order)
     width = min(16.0, max(7.0, 2.5 + 0.22 * len(rows)))
-    height = 2.6 + min(8.0, max(1.6, 0.22 * len(clients)))
+    height = 3.0 + min(8.0, max(1.6, 0.22 * len(clients)))
     figure = Figure(figsize=(width, height), dpi=144, layout="constrained")
     FigureCanvasAgg(figure)
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.6, height - 2.6])
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.6, height - 3.0])
     _draw_accuracy(above, rows, summary["initial-accuracy"])
     _draw_clients(below, rows, clients)
-    above.set_title(rows[0]["rule"], fontsize=8, loc="left", color="#555555", wrap=True)
+    config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+    figure.suptitle(
+        f"{config['strategy']} on {config['dataset']}: "
+        f"{config['num-selected']} of {len(clients)} clients per round"
+    )
+    above.set_title(rows[0]["rule"], fontsize=7, color="#555555", wrap=True)
     picture = path / PICTURE
     figure.savefig(picture)
     return picture
@@ -167,7 +173,7 @@ def _draw_clients(axes: Axes, rows: Sequence[Mapping[str, Any]], clients: Sequen
     axes.set_ylabel("client")
     axes.set_xlabel("round")
     axes.set_xlim(-0.5, last + 0.5)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     seen = {state for states_of_client in states for state in states_of_client}

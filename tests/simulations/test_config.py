@@ -46,7 +46,9 @@ def test_a_wrong_value_is_refused(key: str, value: object, message: str) -> None
 
 
 def test_an_unknown_setting_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ValueError, match="unknown setting 'num-select': did you mean 'num-selected'"):
+    with pytest.raises(
+        ValueError, match="unknown setting 'num-select': did you mean 'num-selected'"
+    ):
         Config.from_run_config(default_run_config() | {"num-select": 2})
 
 

@@ -1,0 +1,107 @@
+"""What is refused before anything starts, and what each client is said to get."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pncs_flower.simulations.cli import app
+from pncs_flower.simulations.config import Config, default_run_config
+from pncs_flower.simulations.preflight import Machine, check_run, place_clients
+
+CONFIG = Config.from_run_config(default_run_config())
+ON_CPU = replace(CONFIG, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("machine", "cpus", "gpus", "at_once"),
+    [
+        (Machine(cpus=8, gpus=0), 1, 0.0, 8),
+        (Machine(cpus=8, gpus=0), 3, 0.0, 2),
+        (Machine(cpus=64, gpus=0), 1, 0.0, 10),  # there are ten clients
+        (Machine(cpus=64, gpus=2), 1, 0.25, 8),
+        (Machine(cpus=64, gpus=1), 1, 0.1, 10),  # although 1 // 0.1 is 9
+        (Machine(cpus=64, gpus=2), 1, 0.6, 2),  # one each, although 2 / 0.6 is above 3
+        (Machine(cpus=64, gpus=4), 1, 2.0, 2),
+        (Machine(cpus=2, gpus=1), 1, 0.1, 2),
+    ],
+)
+def test_how_many_clients_run_at_once(
+    machine: Machine, cpus: int, gpus: float, at_once: int
+) -> None:
+    placement = place_clients(CONFIG, 10, machine, cpus_per_client=cpus, gpus_per_client=gpus)
+    assert placement.at_once == at_once
+
+
+def test_the_placement_is_said_in_words() -> None:
+    placement = place_clients(CONFIG, 10, Machine(8, 1), cpus_per_client=2, gpus_per_client=0.5)
+    assert placement.describe() == (
+        "each client gets 2 CPUs and 0.5 GPU; 2 at once on 8 CPUs and 1 GPU"
+    )
+
+
+def test_a_gpu_where_there_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"0.5, but PyTorch sees 0 GPUs .* logical-gpus = 1"):
+        place_clients(CONFIG, 10, Machine(8, 0), gpus_per_client=0.5)
+
+
+def test_a_gpu_can_be_pretended_for_clients_that_compute_on_the_cpu() -> None:
+    placement = place_clients(ON_CPU, 10, Machine(8, 0), gpus_per_client=0.5, logical_gpus=1)
+    assert (placement.at_once, placement.machine) == (2, Machine(8, 1))
+
+
+def test_a_pretended_gpu_cannot_compute() -> None:
+    with pytest.raises(ValueError, match="set device to cpu"):
+        place_clients(CONFIG, 10, Machine(8, 0), gpus_per_client=0.5, logical_gpus=1)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "message"),
+    [
+        (0, 0.0, "cpus-per-client = 0 must be at least 1"),
+        (9, 0.0, "cpus-per-client = 9, but this machine has 8 CPUs"),
+        (1, -0.5, "gpus-per-client = -0.5 must be 0, a share"),
+        (1, 1.5, "gpus-per-client = 1.5 must be 0, a share"),
+    ],
+)
+def test_an_impossible_share_is_refused(cpus: int, gpus: float, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        place_clients(CONFIG, 10, Machine(8, 2), cpus_per_client=cpus, gpus_per_client=gpus)
+
+
+def test_cuda_without_a_share_of_a_gpu_is_refused() -> None:
+    with pytest.raises(ValueError, match="device = 'cuda' but gpus-per-client = 0"):
+        place_clients(replace(CONFIG, device="cuda"), 10, Machine(8, 1))
+
+
+def test_a_cluster_is_not_judged_by_this_machine() -> None:
+    assert place_clients(CONFIG, 10, None, gpus_per_client=0.5).machine is None
+
+
+@pytest.mark.parametrize(
+    ("clients", "changes", "message"),
+    [
+        (10, {"num_selected": 11}, "num-selected = 11, but there are 10 clients"),
+        (10, {"layers": "fc3"}, "unknown layer 'fc3': the model's layers are fc1, fc2"),
+        (10, {"sketch": "sum"}, "unknown sketch 'sum'"),
+        (7, {"shards_per_client": 3}, "7 clients x 3 shards-per-client = 21 shards"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused(
+    clients: int, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        check_run(replace(CONFIG, **changes), clients)
+
+
+def test_the_command_says_what_is_wrong_and_leaves_nothing(tmp_path: Path) -> None:
+    output = tmp_path / "new"
+    result = CliRunner().invoke(
+        app, ["run", "--set", "layers=fc3", "--output", str(output), "--engine", "in-process"]
+    )
+    assert result.exit_code == 1
+    assert "unknown layer 'fc3'" in result.stderr
+    assert not output.exists()

@@ -1,0 +1,105 @@
+"""What a person sees, made from a folder written by hand."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib import image
+from rich.console import Console
+
+from pncs_flower.simulations.config import Config, default_run_config
+from pncs_flower.simulations.report import draw_rounds, final_table, round_line
+from pncs_flower.simulations.results import ROUNDS, RunFolder, output_path, read_rounds
+
+CONFIG = Config.from_run_config(default_run_config())
+
+
+def row(number: int, chosen: list[str], cooling: list[str], **other: Any) -> dict[str, Any]:
+    return {
+        "round": number,
+        "rule": "a rule",
+        "clients": ["0", "1", "2"],
+        "chosen": chosen,
+        "delivered": chosen,
+        "cooling": cooling,
+        "mean_similarity": -0.25,
+        "accuracy": 0.5,
+        "loss": 1.25,
+        "seconds": {"pre-round": 0.5, "training": 0.25},
+        "rejected": {},
+        "notes": [],
+        **other,
+    }
+
+
+SUMMARY = {
+    "rounds": 2,
+    "initial-accuracy": 0.1,
+    "final-accuracy": 0.5,
+    "best-accuracy": 0.5,
+    "seconds": 1.5,
+    "bytes-up": 1_500_000,
+    "bytes-down": 999,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    run = RunFolder(tmp_path / "run", CONFIG)
+    run.add_round(row(1, ["0", "2"], []))
+    run.add_round(row(2, ["1"], ["0", "2"], delivered=[], loss=float("nan")))
+    run.finish({}, SUMMARY)
+    return run.path
+
+
+def test_a_line_says_what_happened() -> None:
+    line = round_line(row(3, ["0", "2"], []), 20)
+    assert line == (
+        "round  3/20  accuracy 0.500  loss 1.250  chosen 0, 2  similarity -0.250  0.75 s"
+    )
+
+
+def test_what_is_out_of_the_ordinary_has_a_line_of_its_own() -> None:
+    line = round_line(row(3, ["0"], [], rejected={"2": "no reply"}, notes=["slow"]), 3)
+    assert line.splitlines()[1:] == ["  not used: client 2: no reply", "  note: slow"]
+
+
+def test_a_rule_without_similarity_shows_none() -> None:
+    assert "similarity" not in round_line(row(1, ["0"], [], mean_similarity=None), 1)
+
+
+def test_the_table_has_a_row_per_round(folder: Path) -> None:
+    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(final_table(folder))
+    text = console.export_text()
+    assert "0.100 before training, 0.500 after 2 rounds" in text
+    assert "clients sent 1.5 MB and received 999 B" in text
+    assert [line.split("│")[1:5] for line in text.splitlines() if "│" in line] == [
+        ["     1 ", "    0.500 ", " 1.250 ", " 0, 2   "],
+        ["     2 ", "    0.500 ", "     - ", " 1      "],
+    ]
+
+
+def test_the_picture_shows_each_state_in_its_colour(folder: Path) -> None:
+    pixels = image.imread(draw_rounds(folder))
+    colours = {tuple(round(float(c) * 255) for c in p[:3]) for line in pixels[::3] for p in line}
+    for colour in ("f2f2f2", "b9d7ec", "0072b2", "d55e00"):
+        assert tuple(bytes.fromhex(colour)) in colours
+
+
+def test_a_number_that_is_not_finite_is_null_on_disk(folder: Path) -> None:
+    lines = (folder / ROUNDS).read_text().splitlines()
+    assert json.loads(lines[1])["loss"] is None
+
+
+def test_a_line_still_being_written_is_left_for_later(folder: Path) -> None:
+    with (folder / ROUNDS).open("a") as file:
+        file.write('{"round": 3')
+    assert [r["round"] for r in read_rounds(folder, skip=1)] == [2]
+
+
+def test_a_folder_with_a_run_is_not_written_again(folder: Path) -> None:
+    config = Config.from_run_config(default_run_config() | {"output-dir": str(folder)})
+    with pytest.raises(FileExistsError, match="holds a run already"):
+        output_path(config)
