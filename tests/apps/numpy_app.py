@@ -53,4 +53,3 @@ def times_trained(context: Context) -> int:
 
 def _count(context: Context) -> None:
     context.state["times-trained"] = ConfigRecord({"count": times_trained(context) + 1})
-
