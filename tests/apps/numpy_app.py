@@ -24,32 +24,27 @@ def gradient(message: Message, context: Context) -> ArrayRecord:
     return ArrayRecord({n: Array(w.numpy() - target(client, n)) for n, w in weights.items()})
 
 
+def train(message: Message, context: Context) -> Message:
+    context.state["times-trained"] = ConfigRecord({"count": times_trained(context) + 1})
+    lr = np.float32(message.content["config"].get("lr", 0.5))
+    weights, slope = message.content["arrays"], gradient(message, context)
+    arrays = ArrayRecord({n: Array(w.numpy() - lr * slope[n].numpy()) for n, w in weights.items()})
+    metrics = MetricRecord({"num-examples": 1 + int(context.node_config["partition-id"])})
+    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+
+def evaluate(message: Message, context: Context) -> Message:
+    loss = sum(float((a.numpy() ** 2).sum()) for a in gradient(message, context).values()) / 2
+    metrics = MetricRecord({"num-examples": 1, "loss": loss})
+    return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+
 def make_app(*mods: Mod) -> ClientApp:
     app = ClientApp(mods=list(mods))
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        _count(context)
-        lr = message.content["config"].get("lr", 0.5)
-        weights, slope = message.content["arrays"], gradient(message, context)
-        arrays = ArrayRecord(
-            {n: Array(w.numpy() - np.float32(lr) * slope[n].numpy()) for n, w in weights.items()}
-        )
-        metrics = MetricRecord({"num-examples": 1 + int(context.node_config["partition-id"])})
-        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
-
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        loss = sum(float((a.numpy() ** 2).sum()) for a in gradient(message, context).values()) / 2
-        metrics = MetricRecord({"num-examples": 1, "loss": loss})
-        return Message(RecordDict({"metrics": metrics}), reply_to=message)
-
+    app.train()(train)
+    app.evaluate()(evaluate)
     return app
 
 
 def times_trained(context: Context) -> int:
     return int(context.state["times-trained"]["count"]) if "times-trained" in context.state else 0
-
-
-def _count(context: Context) -> None:
-    context.state["times-trained"] = ConfigRecord({"count": times_trained(context) + 1})
