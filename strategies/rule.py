@@ -7,7 +7,7 @@ summaries makes the same choice, on any engine and after any restart.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -46,6 +46,8 @@ class Round:
         The round in which each available client's update was last used; 0 for never.
     num_examples : mapping of str to float
         How many training examples clients have, as far as they have said.
+    clients : tuple of str
+        Keys of all clients that take part, also of those that cool down.
     """
 
     number: int
@@ -54,6 +56,7 @@ class Round:
     available: tuple[str, ...]
     last_rounds: Mapping[str, int]
     num_examples: Mapping[str, float]
+    clients: tuple[str, ...]
 
     def generator(self, purpose: str) -> np.random.Generator:
         """Return a random generator that depends on seed, round and purpose alone."""
@@ -72,11 +75,14 @@ class Choice:
         Mean similarity over the pairs of chosen clients, if the rule computes it.
     optimal : bool or None (default: None)
         Whether the chosen set is proved to be the best by the rule's own measure.
+    state : mapping, optional (default: None)
+        The rule's state from here on; None leaves it as it is.
     """
 
     clients: tuple[str, ...]
     mean_similarity: float | None = None
     optimal: bool | None = None
+    state: RuleState | None = None
 
 
 class SelectionRule(ABC):
@@ -92,6 +98,8 @@ class SelectionRule(ABC):
     """
 
     num_selected: int
+    chooses_unasked: ClassVar[bool] = False
+    """Whether clients may be chosen that were not asked in the pre-round."""
 
     @property
     def request(self) -> SummaryRequest | None:
@@ -123,7 +131,8 @@ class SelectionRule(ABC):
         Returns
         -------
         Choice
-            ``now.num_selected`` clients, each available and, if any were asked, one that answered.
+            ``now.num_selected`` clients, each available and, if any were asked, one that answered
+            or, if the rule `chooses_unasked`, was not asked.
         """
 
     def observe(self, state: RuleState, now: Round, delivered: Mapping[str, Metrics]) -> RuleState:
