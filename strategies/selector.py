@@ -89,6 +89,7 @@ class Selector:
             available=available,
             last_rounds={client: self._queue.last_round(client) or 0 for client in available},
             num_examples=dict(self._num_examples),
+            clients=tuple(sorted(clients, key=client_order)),
         )
         asked = self._rule.candidates(self._state, now) if self._rule.request else ()
         return Plan(
@@ -106,13 +107,17 @@ class Selector:
         ValueError
             If the rule chooses other clients, or another number of them, than it was offered.
         """
-        offered = plan.now.available
-        if plan.candidates:
-            offered = tuple(client for client in offered if client in summaries)
-        now = replace(plan.now, num_selected=min(plan.now.num_selected, len(offered)))
-        choice = self._rule.select(
-            self._state, now, {c: summaries[c] for c in offered if summaries}
+        asked = set(plan.candidates)
+        offered = tuple(
+            client
+            for client in plan.now.available
+            if not asked
+            or client in summaries
+            or (client not in asked and self._rule.chooses_unasked)
         )
+        now = replace(plan.now, num_selected=min(plan.now.num_selected, len(offered)))
+        answers = {client: summaries[client] for client in offered if client in summaries}
+        choice = self._rule.select(self._state, now, answers)
         clients = set(choice.clients)
         if len(choice.clients) != now.num_selected or not clients <= set(offered):
             raise ValueError(
@@ -121,6 +126,8 @@ class Selector:
             )
         if len(clients) != len(choice.clients):
             raise ValueError(f"the rule {self._rule} chose a client twice: {list(choice.clients)}")
+        if choice.state is not None:
+            self._state = choice.state
         return replace(choice, clients=tuple(sorted(clients, key=client_order)))
 
     def observe(self, plan: Plan, delivered: Mapping[str, Metrics]) -> None:
