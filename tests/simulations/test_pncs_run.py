@@ -1,0 +1,98 @@
+"""`pncs run` on Flower and Ray, as a person starts it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pncs_flower.simulations.processes import adopt_orphans, descendants
+
+PNCS = [sys.executable, "-c", "from pncs_flower.simulations.cli import main; main()", "run"]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    """Whatever `pncs` leaves behind becomes a child of this process."""
+    adopt_orphans()
+    before = set(descendants(os.getpid()))
+    yield
+    if sys.platform == "linux":
+        assert set(descendants(os.getpid())) - before == set()
+
+
+def pncs(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PNCS, *arguments], capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+def result(folder: Path) -> tuple[list[Any], dict[str, bytes]]:
+    """Return what must not depend on the engine: the choices and the bits of the weights."""
+    rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    choices = [(row["chosen"], row["cooling"], row["mean_similarity"]) for row in rows]
+    with np.load(folder / "weights.npz", allow_pickle=False) as weights:
+        return choices, {name: weights[name].tobytes() for name in weights.files}
+
+
+@pytest.fixture(scope="module")
+def in_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("in-process")
+    done = pncs("--engine", "in-process", "--rounds", "4", "--output", str(folder))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.usefixtures("nothing_left")
+def test_ray_gives_the_bits_of_one_process(workers: int, in_process: Path, tmp_path: Path) -> None:
+    cpus = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    if cpus < workers:
+        pytest.skip(f"needs {workers} CPUs")
+    done = pncs(
+        "--rounds", "4", "--cpus-per-client", str(cpus // workers), "--output", str(tmp_path)
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{workers} at once" in done.stdout
+    assert done.stdout.count("similarity") == 4 + 1  # a line per round and the table's heading
+    assert result(tmp_path) == result(in_process)
+    assert (tmp_path / "rounds.png").is_file()
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
+    done = pncs("--rounds", "2", "--set", "lr=1e30", "--output", str(tmp_path))
+    assert done.returncode == 1
+    assert "finished:failed" in done.stderr
+    assert "not finite" in done.stderr
+    assert "\x1b" not in done.stderr
+    assert "NoSummariesError" in (tmp_path / "flwr.log").read_text()
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_run_that_is_stopped_takes_everything_with_it(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*PNCS, "--rounds", "1000", "--output", str(tmp_path)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    rounds = tmp_path / "rounds.jsonl"
+    while not (rounds.exists() and rounds.stat().st_size):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert f"Stopped. The rounds so far: {tmp_path}" in errors

@@ -1,0 +1,98 @@
+"""The app on real clients in this process: what it trains, writes and refuses."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pncs_flower.simulations.client_app import app as client_app
+from pncs_flower.simulations.config import Config, default_run_config
+from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.models import build_model
+from pncs_flower.simulations.results import read_rounds
+from pncs_flower.simulations.training import build_strategy, train
+from pncs_flower.strategies import SelectionError
+
+
+def run(output: Path, num_clients: int = 4, **settings: Any) -> list[dict[str, Any]]:
+    config = Config.from_run_config(
+        default_run_config()
+        | {"num-rounds": 2, "device": "cpu", "queue-length": 2}
+        | {key.replace("_", "-"): value for key, value in settings.items()}
+    )
+    shown: list[Any] = []
+    train(
+        InProcessGrid(client_app, num_clients, config.to_run_config()), config, output, shown.append
+    )
+    assert shown == read_rounds(output)
+    return shown
+
+
+def weights(folder: Path) -> dict[str, np.ndarray]:
+    with np.load(folder / "weights.npz", allow_pickle=False) as file:
+        return dict(file)
+
+
+@pytest.mark.parametrize("strategy", ["pncs", "uniform", "round-robin"])
+def test_each_strategy_trains(tmp_path: Path, strategy: str) -> None:
+    rows = run(tmp_path, strategy=strategy)
+    assert [len(row["delivered"]) for row in rows] == [2, 2]
+
+
+@pytest.mark.parametrize("dataset_settings", [{"partition": "dirichlet"}, {"partition": "iid"}])
+def test_each_partition_trains(tmp_path: Path, dataset_settings: dict[str, Any]) -> None:
+    assert len(run(tmp_path, strategy="uniform", **dataset_settings)) == 2
+
+
+def test_training_helps(tmp_path: Path) -> None:
+    rows = run(tmp_path, num_rounds=5, local_epochs=3, partition="iid", strategy="uniform")
+    assert rows[-1]["accuracy"] > 0.6  # guessing gives 0.1
+
+
+def test_a_gradient_can_be_compared_of_one_layer(tmp_path: Path) -> None:
+    rows = run(tmp_path, summary="gradient", layers="fc2")
+    assert rows[0]["bytes_up"]["pre-round"] < 4 * 4 * (64 * 10 + 10) + 4 * 1000
+    assert -1 <= rows[0]["mean_similarity"] <= 1
+
+
+def test_the_folder_holds_the_whole_run(tmp_path: Path) -> None:
+    rows = run(tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["final-accuracy"] == rows[-1]["accuracy"]
+    assert sum(summary["times-chosen"].values()) == 4
+    shapes = {
+        name: array.shape for name, array in build_model("mlp", (1, 8, 8), 10).state_dict().items()
+    }
+    assert {name: array.shape for name, array in weights(tmp_path).items()} == shapes
+
+
+def test_the_seed_decides_everything(tmp_path: Path) -> None:
+    first = run(tmp_path / "a", seed=1)
+    again = run(tmp_path / "b", seed=1)
+    run(tmp_path / "c", seed=2)
+    assert [row["chosen"] for row in first] == [row["chosen"] for row in again]
+    for name, array in weights(tmp_path / "a").items():
+        assert array.tobytes() == weights(tmp_path / "b")[name].tobytes()
+        assert array.tobytes() != weights(tmp_path / "c")[name].tobytes()
+
+
+@pytest.mark.parametrize("strategy", ["pncs", "uniform"])
+def test_clients_that_all_fail_end_the_run_with_the_reason(tmp_path: Path, strategy: str) -> None:
+    with pytest.raises(SelectionError, match=r"client .*(nan|inf|finite)"):
+        run(tmp_path, strategy=strategy, lr=1e30)
+
+
+def test_a_client_without_a_place_says_what_it_lacks(tmp_path: Path) -> None:
+    config = Config.from_run_config(default_run_config() | {"strategy": "uniform"})
+    grid = InProcessGrid(client_app, 4, config.to_run_config())
+    for context in grid.contexts.values():
+        del context.node_config["num-partitions"]
+    with pytest.raises(SelectionError, match="node config lacks 'num-partitions'"):
+        train(grid, config, tmp_path, lambda row: None)
+
+
+def test_uniform_aggregation_weighs_all_clients_alike() -> None:
+    config = Config.from_run_config(default_run_config() | {"aggregation": "uniform"})
+    assert build_strategy(config).base.weighted_by_key == "uniform-weight"  # type: ignore[attr-defined]
