@@ -1,0 +1,214 @@
+"""Which clients to choose: the subset that is least alike, or whose mean is nearest to a target."""
+
+from dataclasses import dataclass
+from math import comb
+
+import numpy as np
+
+from pncs_flower.objective import SubsetObjective
+from pncs_flower.subset_exact import best_of_all
+from pncs_flower.subset_search import search_subset
+
+__all__ = ["NearestMean", "Subset", "least_aligned_subset", "nearest_mean_subset"]
+
+_MAX_SUBSETS = 5_000_000  # all of them are looked at up to here
+_MAX_STEPS = 40_000
+_STEPS_PER_CLIENT = 40
+_CHUNK = 1024
+
+
+@dataclass(frozen=True)
+class Subset:
+    """A subset of clients that are little alike.
+
+    Attributes
+    ----------
+    indices : tuple of int
+        Rows of the similarity matrix, sorted.
+    mean_similarity : float
+        Mean over the pairs of the subset. Of a single client, its mean similarity to the others; 0
+        if there are none.
+    optimal : bool
+        Whether no other subset is better, as all were looked at.
+    """
+
+    indices: tuple[int, ...]
+    mean_similarity: float
+    optimal: bool
+
+
+@dataclass(frozen=True)
+class NearestMean:
+    """A subset of vectors whose mean is near a target.
+
+    Attributes
+    ----------
+    indices : tuple of int
+        Rows of the vectors, sorted.
+    distance : float
+        L2 distance of their mean from the target.
+    optimal : bool
+        Whether no other subset is nearer, as all were looked at.
+    """
+
+    indices: tuple[int, ...]
+    distance: float
+    optimal: bool
+
+
+def least_aligned_subset(
+    similarity: np.ndarray, size: int, seed: int = 0, *, budget_seconds: float | None = None
+) -> Subset:
+    """Return the subset with the least mean similarity over its pairs.
+
+    Up to 5 million subsets, all are looked at. Beyond, a tabu search takes a number of steps that
+    depends on the number of clients only, so that the result depends on nothing but the arguments.
+
+    Ties go to the lexicographically smallest tuple of indices: with the rows in the order of who
+    has waited longest, to those who have waited longest. Sums that differ by less than 1e-12 of
+    the largest similarity per pair are ties.
+
+    Parameters
+    ----------
+    similarity : np.ndarray
+        Shape (K, K), finite, symmetric. The diagonal is not read.
+    size : int
+        Number of clients to choose (S), 1 to K. One client has no pair: the one whose mean
+        similarity to the others is least is chosen.
+    seed : int (default: 0)
+        Of the search.
+    budget_seconds : float, optional (default: None)
+        Search for so long rather than for a number of steps. The result then depends on the
+        machine.
+
+    Returns
+    -------
+    Subset
+        See there.
+
+    Raises
+    ------
+    ValueError
+        If the matrix is not square, finite and symmetric, or ``size`` is out of range.
+
+    References
+    ----------
+    PNCS, arXiv:2506.15923, "Proposed Algorithm: PNCS", the mean of cos_4 over a set.
+    """
+    pairs = _checked_similarity(similarity)
+    num_clients = len(pairs)
+    _check_size(size, num_clients)
+    if size == 1:
+        others = max(1, num_clients - 1)
+        objective = SubsetObjective(np.zeros_like(pairs), pairs.sum(axis=1) / others, 1)
+        indices, optimal = best_of_all(objective), True
+        return Subset(indices, float(objective.linear[indices[0]]), optimal)
+    objective = SubsetObjective(pairs, np.zeros(num_clients), size)
+    indices, optimal = _minimise(objective, seed, budget_seconds)
+    return Subset(indices, objective.value(np.array(indices)) / comb(size, 2), optimal)
+
+
+def nearest_mean_subset(
+    vectors: np.ndarray,
+    target: np.ndarray,
+    size: int,
+    weights: np.ndarray | None = None,
+    seed: int = 0,
+    *,
+    budget_seconds: float | None = None,
+) -> NearestMean:
+    """Return the vectors whose mean is nearest to a target in L2.
+
+    Parameters
+    ----------
+    vectors : np.ndarray
+        Shape (K, d), finite.
+    target : np.ndarray
+        Shape (d,), finite.
+    size : int
+        Number of vectors to choose, 1 to K.
+    weights : np.ndarray, optional (default: None)
+        Shape (K,), positive: the mean is weighted by these.
+    seed, budget_seconds
+        As in `least_aligned_subset`, whose search and rule for ties these are.
+
+    Returns
+    -------
+    NearestMean
+        See there.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, a value is not finite, or ``size`` or a weight is out of range.
+    """
+    vectors = np.asarray(vectors, dtype=np.float64)
+    target = np.asarray(target, dtype=np.float64)
+    if vectors.ndim != 2 or target.shape != vectors.shape[1:]:
+        raise ValueError(
+            f"vectors of shape {vectors.shape} and target of shape {target.shape}, want (K, d) "
+            "and (d,)"
+        )
+    if not (np.isfinite(vectors).all() and np.isfinite(target).all()):
+        raise ValueError("vectors or target are not finite: leave such clients out")
+    num_vectors = len(vectors)
+    _check_size(size, num_vectors)
+    offsets = vectors - target
+    if weights is not None:
+        weights = np.asarray(weights, dtype=np.float64)
+        if weights.shape != (num_vectors,) or not (
+            np.isfinite(weights).all() and (weights > 0).all()
+        ):
+            raise ValueError(f"weights are {weights}, want {num_vectors} finite positive numbers")
+        offsets = offsets * weights[:, None]
+    # |sum of a_i (v_i - t)|^2 / (sum of a_i)^2, spelled out over members and pairs.
+    products = offsets @ offsets.T
+    squares = np.diagonal(products).copy()
+    pairs = 2 * products
+    np.fill_diagonal(pairs, 0.0)
+    objective = SubsetObjective(pairs, squares, size, weights)
+    indices, optimal = _minimise(objective, seed, budget_seconds)
+    chosen = list(indices)
+    distance = np.linalg.norm(
+        np.average(vectors[chosen], axis=0, weights=None if weights is None else weights[chosen])
+        - target
+    )
+    return NearestMean(indices, float(distance), optimal)
+
+
+def _minimise(
+    objective: SubsetObjective, seed: int, budget_seconds: float | None
+) -> tuple[tuple[int, ...], bool]:
+    num_clients = len(objective.linear)
+    if 2 * objective.size > num_clients:  # fewer to look at
+        left_out, optimal = _minimise(objective.complement(), seed, budget_seconds)
+        return tuple(sorted(set(range(num_clients)) - set(left_out))), optimal
+    if comb(num_clients, objective.size) <= _MAX_SUBSETS:
+        return best_of_all(objective), True
+    steps = min(_STEPS_PER_CLIENT * num_clients, _MAX_STEPS)
+    return search_subset(objective, seed, steps, budget_seconds), False
+
+
+def _check_size(size: int, num_clients: int) -> None:
+    if not 1 <= size <= num_clients:
+        raise ValueError(f"size is {size}, want 1 to the {num_clients} clients there are")
+
+
+def _checked_similarity(similarity: np.ndarray) -> np.ndarray:
+    """Return a copy in float64 with a zero diagonal."""
+    pairs = np.array(similarity, dtype=np.float64)
+    if pairs.ndim != 2 or pairs.shape[0] != pairs.shape[1]:
+        raise ValueError(f"similarity of shape {pairs.shape}, want a square matrix (K, K)")
+    np.fill_diagonal(pairs, 0.0)
+    if not np.isfinite(pairs).all():
+        row, column = np.argwhere(~np.isfinite(pairs))[0].tolist()
+        raise ValueError(
+            f"similarity of clients {row} and {column} is {pairs[row, column]}: leave clients out "
+            "whose gradients are not finite"
+        )
+    tolerance = 1e-9 * max(np.max(pairs, initial=0.0), -np.min(pairs, initial=0.0))
+    for start in range(0, len(pairs), _CHUNK):  # in pieces: of a large matrix, no second copy
+        stop = start + _CHUNK
+        if (np.abs(pairs[start:stop] - pairs[:, start:stop].T) > tolerance).any():
+            raise ValueError("similarity is not symmetric: use (similarity + similarity.T) / 2")
+    return pairs

@@ -1,0 +1,176 @@
+"""A good subset where there are too many to look at each: a greedy start and a tabu search."""
+
+import time
+
+import numpy as np
+
+from pncs_flower.objective import SubsetObjective
+from pncs_flower.randomness import generator
+
+__all__ = ["search_subset"]
+
+_LEAVING = 12  # members and outsiders that a step looks at: the most promising of each
+_ENTERING = 24
+_PATIENCE = 400  # steps without a better subset before the best one is shaken
+_LEG = 4_000  # steps at most between shakes
+_TENURE = 15  # steps at most for which an exchange may not be undone
+_CHUNK = 1 << 20  # values at a time
+_SHAKEN = 0.15  # part of the members that a shake exchanges
+
+
+def search_subset(
+    objective: SubsetObjective, seed: int, steps: int, budget_seconds: float | None = None
+) -> tuple[int, ...]:
+    """Return a good subset.
+
+    From a greedy subset, exchange one member for one outsider, always the best exchange among the
+    most promising, better or not, and forbid it to be undone for a few steps. When nothing better
+    turns up, shake the best subset and go on. Of ties, the one that the objective prefers is kept.
+
+    Parameters
+    ----------
+    objective : SubsetObjective
+        With fewer members than clients.
+    seed : int
+        The result depends on it, and on the number of steps, alone.
+    steps : int
+        Number of exchanges.
+    budget_seconds : float, optional (default: None)
+        Search for so long instead, however many steps that is.
+
+    Returns
+    -------
+    tuple of int
+        Sorted.
+
+    References
+    ----------
+    The problem is known as maximum diversity. G. Palubeckis, "Iterated tabu search for the maximum
+    diversity problem", 2007.
+    """
+    random = generator(seed, "subset-search")
+    search = _TabuSearch(objective, _greedy(objective))
+    deadline = None if budget_seconds is None else time.monotonic() + budget_seconds
+    done = 0
+    while done < steps if deadline is None else time.monotonic() < deadline:
+        done += search.run(_LEG if deadline else min(_LEG, steps - done), random)
+        search.shake(random)
+    return search.best
+
+
+def _greedy(objective: SubsetObjective) -> np.ndarray:
+    """Return a subset grown from the cheapest pair by the cheapest client at each step."""
+    pairs, linear = objective.pairs, objective.linear
+    members = list(_cheapest_pair(pairs, linear))[: objective.size]
+    gain = linear + pairs[members].sum(axis=0)
+    while len(members) < objective.size:
+        gain[members] = np.inf
+        client = int(gain.argmin())
+        members.append(client)
+        gain += pairs[client]
+    return np.array(members)
+
+
+def _cheapest_pair(pairs: np.ndarray, linear: np.ndarray) -> tuple[int, int]:
+    best, found = np.inf, (0, 1)
+    step = max(1, _CHUNK // len(linear))
+    for start in range(0, len(linear), step):
+        costs = pairs[start : start + step] + linear[start : start + step, None] + linear
+        diagonal = np.arange(len(costs))
+        costs[diagonal, start + diagonal] = np.inf
+        if costs.min() < best:
+            best = costs.min()
+            row, column = divmod(int(costs.argmin()), len(linear))
+            found = (start + row, column)
+    return found
+
+
+class _TabuSearch:
+    """The state of a search: ``gain[i]`` is what client i adds to the sum, given the members."""
+
+    def __init__(self, objective: SubsetObjective, members: np.ndarray) -> None:
+        self.objective = objective
+        self.best = tuple(sorted(members.tolist()))
+        self.best_value = objective.value(members)
+        num_clients, size = len(objective.linear), objective.size
+        self.longest_out = max(1, min(_TENURE, (num_clients - size) // 4))
+        self.longest_in = max(1, min(_TENURE, size // 4))
+        self._start_from(members)
+
+    def run(self, steps: int, random: np.random.Generator) -> int:
+        """Exchange until steps or patience run out; return the number of steps."""
+        pairs, weights = self.objective.pairs, self.objective.weights
+        tolerance = self.objective.tolerance
+        stays_out = random.integers(1, self.longest_out + 1, steps)
+        stays_in = random.integers(1, self.longest_in + 1, steps)
+        idle = 0
+        for step in range(steps):
+            price = self._prices()
+            leaving = self._free(-price[self.members], self.members, step, _LEAVING)
+            entering = self._free(price[self.outsiders], self.outsiders, step, _ENTERING)
+            out, into = self.members[leaving], self.outsiders[entering]
+            change = self.gain[into] - self.gain[out][:, None] - pairs[out[:, None], into]
+            values = self.total + change
+            if weights is not None:
+                values /= (self.weight + (weights[into] - weights[out][:, None])) ** 2
+            row, column = divmod(int(values.argmin()), len(into))
+            self._exchange(leaving[row], entering[column], change[row, column])
+            self.free_again[out[row]] = step + 1 + stays_out[step]
+            self.free_again[into[column]] = step + 1 + stays_in[step]
+            idle += 1
+            if values[row, column] <= self.best_value + tolerance:
+                found = tuple(sorted(self.members.tolist()))
+                value = self.objective.value(self.members)
+                better = value < self.best_value - tolerance
+                if better or (
+                    value <= self.best_value + tolerance
+                    and self.objective.prefers(found, self.best)
+                ):
+                    self.best, self.best_value = found, value
+                    idle = 0 if better else idle
+            if idle == _PATIENCE:
+                return step + 1
+        return steps
+
+    def shake(self, random: np.random.Generator) -> None:
+        """Start again from the best subset with some members exchanged at random."""
+        members = np.array(self.best)
+        outsiders = np.setdiff1d(np.arange(len(self.gain)), members)
+        count = min(max(1, round(_SHAKEN * len(members))), len(outsiders))
+        leaving = random.choice(len(members), count, replace=False)
+        members[leaving] = random.choice(outsiders, count, replace=False)
+        self._start_from(members)
+
+    def _start_from(self, members: np.ndarray) -> None:
+        objective = self.objective
+        self.members = members
+        self.outsiders = np.setdiff1d(np.arange(len(objective.linear)), members)
+        self.gain: np.ndarray = objective.linear + objective.pairs[members].sum(axis=0)
+        within = (objective.linear[members].sum() + self.gain[members].sum()) / 2
+        self.total = float(objective.offset + within)
+        self.weight = -objective.weight_offset
+        if objective.weights is not None:
+            self.weight += float(objective.weights[members].sum())
+        self.free_again = np.zeros(len(objective.linear), dtype=np.int64)
+
+    def _prices(self) -> np.ndarray:
+        """Return what each client adds to the value, to first order."""
+        if self.objective.weights is None:
+            return self.gain
+        return np.asarray(self.gain - 2 * self.total / self.weight * self.objective.weights)
+
+    def _free(self, prices: np.ndarray, clients: np.ndarray, step: int, count: int) -> np.ndarray:
+        """Return the places of the lowest prices among the clients that may move."""
+        prices = np.where(self.free_again[clients] > step, np.inf, prices)
+        if len(prices) > count:
+            return np.argpartition(prices, count)[:count]
+        return np.arange(len(prices))
+
+    def _exchange(self, leaving: int, entering: int, change: float) -> None:
+        out, into = self.members[leaving], self.outsiders[entering]
+        self.members[leaving], self.outsiders[entering] = into, out
+        self.gain += self.objective.pairs[into]
+        self.gain -= self.objective.pairs[out]
+        self.total += change
+        if self.objective.weights is not None:
+            self.weight += self.objective.weights[into] - self.objective.weights[out]
