@@ -1,6 +1,7 @@
 """The server side: a two-phase round around any Flower strategy, and one file for each rule."""
 
 from .errors import NoSummariesError, SelectionError, TooFewClientsError
+from .gradient_memory import GradientMemory
 from .history import RoundRecord
 from .pncs import PNCS
 from .round_robin import RoundRobin
@@ -11,6 +12,7 @@ from .uniform import UniformSelection
 __all__ = [
     "PNCS",
     "Choice",
+    "GradientMemory",
     "NoSummariesError",
     "Round",
     "RoundRecord",

@@ -123,16 +123,16 @@ class SelectionRule(ABC):
         state : mapping
             What the rule remembers.
         now : Round
-            The round. Where fewer clients answered than a round selects, its ``num_selected`` is
-            the number of answers.
+            The round. Clients that were asked and did not answer are no longer available; where
+            fewer are left than a round selects, ``num_selected`` is their number.
         summaries : mapping of str to Summary
-            The answers by client, in the order of ``now.available``; empty if nobody was asked.
+            The answers by client, in the order of ``now.available``, and then those of clients
+            that were asked but cannot be chosen; empty if nobody was asked.
 
         Returns
         -------
         Choice
-            ``now.num_selected`` clients, each available and, if any were asked, one that answered
-            or, if the rule `chooses_unasked`, was not asked.
+            ``now.num_selected`` of the available clients.
         """
 
     def observe(self, state: RuleState, now: Round, delivered: Mapping[str, Metrics]) -> RuleState:

@@ -158,7 +158,7 @@ class SelectionStrategy(Strategy):
         templates: list[Message] = []
         if request and decode:
             templates = self._configure_base(
-                server_round, arrays, config, grid, plan.candidates[: self.rule.num_selected]
+                server_round, arrays, config, grid, plan.now.available[: self.rule.num_selected]
             )
             if templates:
                 template = _same_for_all(templates, self.base)

@@ -115,8 +115,13 @@ class Selector:
             or client in summaries
             or (client not in asked and self._rule.chooses_unasked)
         )
-        now = replace(plan.now, num_selected=min(plan.now.num_selected, len(offered)))
-        answers = {client: summaries[client] for client in offered if client in summaries}
+        now = replace(
+            plan.now,
+            available=offered,
+            num_selected=min(plan.now.num_selected, len(offered)),
+        )
+        order = (*offered, *sorted(summaries.keys() - set(offered), key=client_order))
+        answers = {client: summaries[client] for client in order if client in summaries}
         choice = self._rule.select(self._state, now, answers)
         clients = set(choice.clients)
         if len(choice.clients) != now.num_selected or not clients <= set(offered):
