@@ -7,10 +7,10 @@ from typing import Literal, Unpack
 import numpy as np
 from flwr.serverapp.strategy import Strategy
 
-from pncs_flower import nearest_mean_subset
 from pncs_flower.protocol import SummaryKind, SummaryRequest
 from pncs_flower.randomness import derive_seed
 from pncs_flower.sketches import Sketch, parse_sketch
+from pncs_flower.subset import nearest_mean_subset
 
 from .rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 from .selection import SelectionOptions, SelectionStrategy

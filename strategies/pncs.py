@@ -8,9 +8,10 @@ import numpy as np
 from flwr.serverapp.strategy import Strategy
 
 from pncs_flower import least_aligned_subset
+from pncs_flower.forms import Form, check_parameters
 from pncs_flower.protocol import SummaryKind, SummaryRequest
 from pncs_flower.randomness import derive_seed
-from pncs_flower.similarity import Form, check_parameters, layered_cosine
+from pncs_flower.similarity import layered_cosine
 from pncs_flower.sketches import Sketch, parse_sketch
 
 from .rule import Choice, Round, RuleState, SelectionRule, Summary
