@@ -1,0 +1,124 @@
+"""The sketch from which cos_4 can be estimated: a linear sketch of u alone keeps L2, not L4."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from pncs_flower.count_sketch import count_sketch
+from pncs_flower.forms import Form, score_products
+from pncs_flower.similarity import pairwise_cosine
+from pncs_flower.sketch_base import VectorSketch
+from pncs_flower.wire import Wire, pack, packed_bytes, unpack
+
+__all__ = ["PowerMoments"]
+
+_BLOCK = 1 << 16  # coordinates at a time, so that what is made of them stays in the cache
+
+
+@dataclass(frozen=True)
+class PowerMoments(VectorSketch):
+    """One count sketch Phi applied to u, u^2 and u^3, and the norm |u|_4: for p = 4 and p = 2.
+
+    With u and v divided by their norms, <Phi u^3, Phi v> and <Phi u^2, Phi v^2> are unbiased
+    estimates of the sums of u^3 v and u^2 v^2, and |u ± v|_4^4 is made of these. Estimates are
+    clipped to what Hoelder's inequality allows, -1 to 1 and 0 to 1. For p = 2, Phi u is used.
+
+    A sketch is 3 r + 1 numbers: |u|_4, then Phi x, Phi x^2 and Phi x^3 of x = u / |u|_4, each of
+    the three in its own wire scale. A layer of at most 3 r values is sent as it is.
+
+    Parameters
+    ----------
+    size : int
+        Number of buckets of each count sketch (r).
+    wire : {"float32", "float16", "int8"} (default: "float32")
+        Number format on the wire.
+    """
+
+    name: ClassVar[str] = "power-moments"
+    size: int
+    wire: Wire = "float32"
+
+    @property
+    def _limit(self) -> int:
+        return self.size
+
+    def _count(self, num_values: int) -> int:
+        return num_values  # of a layer that is sent as it is
+
+    def encode(self, values: np.ndarray, *, seed: int, round: int, layer: str) -> np.ndarray:
+        """As `Sketch.encode`."""
+        if values.ndim != 1 or values.size <= 3 * self.size:
+            return super().encode(values, seed=seed, round=round, layer=layer)
+        norm = _norm(values)
+        moments = count_sketch(
+            values, self.size, seed=seed, layer=layer, powers=3, scale=norm or 1.0
+        )
+        parts = [np.array([norm]), *moments]
+        return np.concatenate([pack(part, self.wire) for part in parts])
+
+    def decode(self, wire: np.ndarray, num_values: int) -> np.ndarray:
+        """As `Sketch.decode`."""
+        if num_values <= 3 * self.size:
+            return super().decode(wire, num_values)
+        lengths = [self._length(count) for count in (1, self.size, self.size, self.size)]
+        if wire.shape != (sum(lengths),):
+            raise ValueError(
+                f"sketch of shape {wire.shape}, want ({sum(lengths)},): client and server must "
+                "use the same sketch and the same layers"
+            )
+        parts = np.split(wire, np.cumsum(lengths)[:-1])
+        norm = unpack(parts[0], 1, self.wire)
+        if norm[0] < 0:
+            raise ValueError(f"sketch with the norm {norm[0]}, want 0 or more")
+        return np.concatenate([norm, *(unpack(part, self.size, self.wire) for part in parts[1:])])
+
+    def num_bytes(self, num_values: int) -> int:
+        """As `Sketch.num_bytes`."""
+        if num_values <= 3 * self.size:
+            return super().num_bytes(num_values)
+        return packed_bytes(1, self.wire) + 3 * packed_bytes(self.size, self.wire)
+
+    def check_order(self, p: float) -> None:
+        """Raise ValueError unless p is 2 or 4."""
+        if p not in (2, 4):
+            raise ValueError(
+                f"power moments keep p=4 and p=2 only, p is {p}: use one of these, or the sketch "
+                f"'coordinates:{self.size}' or 'layers'"
+            )
+
+    def pairwise_cosine(self, rows: np.ndarray, p: float = 4, form: Form = "squared") -> np.ndarray:
+        """As `Sketch.pairwise_cosine`."""
+        self.check_order(p)
+        if rows.shape[1] != 3 * self.size + 1:
+            return np.asarray(pairwise_cosine(rows, p, form))
+        exact = rows.astype(np.float64)
+        norms = exact[:, 0]
+        first, second, third = np.split(exact[:, 1:], 3, axis=1)
+        if p == 2:
+            return np.asarray(pairwise_cosine(first * norms[:, None], p, form))
+        zero = norms == 0
+        products = [np.clip(third @ first.T, -1, 1), np.clip(second @ second.T, 0, 1)]
+        similarity, _ = score_products(np, products, np.where(zero, 1.0, norms), 4, form)
+        similarity[zero] = 0.0
+        similarity[:, zero] = 0.0
+        return np.asarray(similarity)
+
+    def _length(self, count: int) -> int:
+        return packed_bytes(count, self.wire) // np.dtype(self.wire).itemsize
+
+
+def _norm(values: np.ndarray) -> float:
+    """Return |values|_4; NaN if a value is not finite."""
+    starts = range(0, values.size, _BLOCK)
+    largest = max(float(np.max(np.abs(values[s : s + _BLOCK]))) for s in starts)
+    if not np.isfinite(largest):
+        return np.nan
+    if largest == 0:
+        return 0.0
+    total = 0.0
+    for start in starts:
+        scaled = values[start : start + _BLOCK].astype(np.float32) / np.float32(largest)
+        squares = np.square(scaled).astype(np.float64)
+        total += float(squares @ squares)
+    return float(largest * total**0.25)
