@@ -10,9 +10,9 @@ from pncs_flower.count_sketch import count_sketch
 from pncs_flower.power_moments import PowerMoments
 from pncs_flower.randomness import raw_words
 from pncs_flower.sketch_base import Sketch, VectorSketch
-from pncs_flower.wire import WIRES, Wire
+from pncs_flower.wire import WIRES, Wire, pack
 
-__all__ = ["Coordinates", "Count", "Layers", "PowerMoments", "Sketch", "parse_sketch"]
+__all__ = ["Coordinates", "Count", "Layers", "Norm", "PowerMoments", "Sketch", "parse_sketch"]
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,47 @@ class Count(VectorSketch):
         return np.asarray(count_sketch(values, self.size, seed=seed, layer=layer)[0])
 
 
+@dataclass(frozen=True)
+class Norm(VectorSketch):
+    """The layer's L2 norm alone: one number, for rules that rank clients by gradient norm.
+
+    Parameters
+    ----------
+    wire : {"float32", "float16", "int8"} (default: "float32")
+        Number format on the wire.
+    """
+
+    name: ClassVar[str] = "norm"
+    wire: Wire = "float32"
+
+    def encode(self, values: np.ndarray, *, seed: int, round: int, layer: str) -> np.ndarray:
+        """As `Sketch.encode`."""
+        if values.ndim != 1:
+            raise ValueError(f"values of shape {values.shape}, want one dimension: flatten them")
+        return pack(np.array([np.linalg.norm(values.astype(np.float64))]), self.wire)
+
+    def decode(self, wire: np.ndarray, num_values: int) -> np.ndarray:
+        """As `Sketch.decode`."""
+        norm = super().decode(wire, num_values)
+        if norm[0] < 0:
+            raise ValueError(f"norm of {norm[0]}, want 0 or more: the client sent no norm")
+        return norm
+
+    def check_order(self, p: float) -> None:
+        """Raise ValueError: a norm has no direction."""
+        raise ValueError(
+            "a norm has no direction: use the sketch 'layers' or 'coordinates:SIZE' for similarity"
+        )
+
+    def _count(self, num_values: int) -> int:
+        return 1
+
+
+_PLAIN: dict[str, Callable[[Wire], Sketch]] = {sketch.name: sketch for sketch in (Layers, Norm)}
 _SIZED: dict[str, Callable[[int, Wire], Sketch]] = {
     sketch.name: sketch for sketch in (Coordinates, Count, PowerMoments)
 }
-_KNOWN = ", ".join(["'layers'", *(f"'{name}:SIZE'" for name in _SIZED)])
+_KNOWN = ", ".join([*(f"'{name}'" for name in _PLAIN), *(f"'{name}:SIZE'" for name in _SIZED)])
 
 
 def parse_sketch(spec: str | Sketch) -> Sketch:
@@ -105,9 +142,9 @@ def parse_sketch(spec: str | Sketch) -> Sketch:
     Parameters
     ----------
     spec : str or Sketch
-        ``"layers"``, ``"coordinates:SIZE"``, ``"count:SIZE"`` or ``"power-moments:SIZE"``, and then
-        perhaps ``"@float16"`` or ``"@int8"`` for the number format on the wire. A sketch is
-        returned as it is.
+        ``"layers"``, ``"norm"``, ``"coordinates:SIZE"``, ``"count:SIZE"`` or
+        ``"power-moments:SIZE"``, and then perhaps ``"@float16"`` or ``"@int8"`` for the number
+        format on the wire. A sketch is returned as it is.
 
     Returns
     -------
