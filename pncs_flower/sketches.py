@@ -161,8 +161,8 @@ def parse_sketch(spec: str | Sketch) -> Sketch:
     body, at, wire_name = spec.partition("@")
     name, _, size = body.partition(":")
     wire = next((known for known in WIRES if known == (wire_name if at else "float32")), None)
-    if wire is not None and body == "layers":
-        return Layers(wire)
+    if wire is not None and body in _PLAIN:
+        return _PLAIN[body](wire)
     if wire is not None and name in _SIZED and size.isascii() and size.isdigit():
         return _SIZED[name](int(size), wire)
     raise ValueError(
