@@ -136,20 +136,21 @@ def main() -> None:
 def _run_on_ray(
     config: Config, clients: int, cpus_per_client: int, gpus_per_client: float, logical_gpus: int
 ) -> None:
-    from .flower_run import FLOWER_LOG, run_in_flower
-    from .preflight import check_run, detect_machine, place_clients
-    from .processes import exit_on_signals
-    from .results import output_path, read_rounds
+    with _out.status("Checking settings, data and machine"):
+        from .flower_run import FLOWER_LOG, run_in_flower
+        from .preflight import check_run, detect_machine, place_clients
+        from .processes import exit_on_signals
+        from .results import output_path, read_rounds
 
-    placement = place_clients(
-        config,
-        clients,
-        None if "RAY_ADDRESS" in os.environ else detect_machine(),
-        cpus_per_client=cpus_per_client,
-        gpus_per_client=gpus_per_client,
-        logical_gpus=logical_gpus,
-    )
-    check_run(config, clients)
+        placement = place_clients(
+            config,
+            clients,
+            None if "RAY_ADDRESS" in os.environ else detect_machine(),
+            cpus_per_client=cpus_per_client,
+            gpus_per_client=gpus_per_client,
+            logical_gpus=logical_gpus,
+        )
+        check_run(config, clients)
     output = output_path(config)
     config = replace(config, output_dir=str(output))
     output.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from pncs_flower.randomness import derive_seed, generator
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
 
-__all__ = ["partition_examples"]
+__all__ = ["check_partition", "partition_examples"]
 
 
 def partition_examples(
@@ -55,17 +55,15 @@ def partition_examples(
     ValueError
         If the examples cannot be divided so.
     """
+    check_partition(labels, num_clients, scheme, shards_per_client)
     from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner, ShardPartitioner
 
-    if num_clients < 1 or num_clients > len(labels):
-        raise ValueError(
-            f"{num_clients} clients cannot share {len(labels)} examples: have between 1 and "
-            f"{len(labels)} clients"
-        )
     partition_seed = derive_seed(seed, "partition")
     partitioner: Partitioner
     if scheme == "shards":
-        chosen, shard_size = _whole_shards(labels, num_clients, shards_per_client)
+        shard_size, shards_per_class = _shard_size(labels, num_clients, shards_per_client)
+        keep = shard_size * shards_per_class
+        chosen = np.concatenate([np.flatnonzero(labels == c)[:keep] for c in np.unique(labels)])
         partitioner = ShardPartitioner(
             num_clients,
             partition_by="label",
@@ -82,18 +80,31 @@ def partition_examples(
             min_partition_size=1,
             seed=partition_seed,
         )
-    elif scheme == "iid":
+    else:
         chosen = generator(seed, "partition").permutation(len(labels))
         partitioner = IidPartitioner(num_clients)
-    else:
-        raise ValueError(f"partition {scheme!r} must be one of shards, dirichlet, iid")
     return _run(partitioner, labels, chosen, num_clients)
 
 
-def _whole_shards(
+def check_partition(
+    labels: NDArray[np.int64], num_clients: int, scheme: str, shards_per_client: int
+) -> None:
+    """Refuse what can be known not to divide, in no time; see `partition_examples`."""
+    if num_clients < 1 or num_clients > len(labels):
+        raise ValueError(
+            f"{num_clients} clients cannot share {len(labels)} examples: have between 1 and "
+            f"{len(labels)} clients"
+        )
+    if scheme not in ("shards", "dirichlet", "iid"):
+        raise ValueError(f"partition {scheme!r} must be one of shards, dirichlet, iid")
+    if scheme == "shards":
+        _shard_size(labels, num_clients, shards_per_client)
+
+
+def _shard_size(
     labels: NDArray[np.int64], num_clients: int, shards_per_client: int
-) -> tuple[NDArray[np.int64], int]:
-    """Return as many examples of each class as fill its shards, sorted by label, and their size."""
+) -> tuple[int, int]:
+    """Return how many examples a shard has, and how many shards each class gives."""
     classes, counts = np.unique(labels, return_counts=True)
     shards = num_clients * shards_per_client
     if shards % len(classes):
@@ -112,8 +123,7 @@ def _whole_shards(
             f"{shards_per_class} shards per class cannot be cut from {counts.min()} examples of "
             f"the smallest class: have at most {counts.min() * len(classes)} shards in all"
         )
-    keep = shard_size * shards_per_class
-    return np.concatenate([np.flatnonzero(labels == c)[:keep] for c in classes]), shard_size
+    return shard_size, shards_per_class
 
 
 def _run(

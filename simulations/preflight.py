@@ -12,7 +12,7 @@ from pncs_flower.sketches import parse_sketch
 from .config import Config
 from .data import load_dataset
 from .models import build_model
-from .partitions import partition_examples
+from .partitions import check_partition
 
 __all__ = ["Machine", "Placement", "check_run", "detect_machine", "place_clients"]
 
@@ -180,14 +180,7 @@ def check_run(config: Config, num_clients: int | None = None) -> None:
         choose_layers({name: array.dtype for name, array in arrays.items()}, config.layer_names)
         parse_sketch(config.sketch).check_order(config.p)
     if num_clients is not None:
-        partition_examples(
-            data.train_labels,
-            num_clients,
-            config.partition,
-            shards_per_client=config.shards_per_client,
-            dirichlet_alpha=config.dirichlet_alpha,
-            seed=config.seed,
-        )
+        check_partition(data.train_labels, num_clients, config.partition, config.shards_per_client)
 
 
 def _count(number: int, thing: str) -> str:
