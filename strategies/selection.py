@@ -154,6 +154,8 @@ class SelectionStrategy(Strategy):
                 f"too few clients were free, so {', '.join(plan.released)} left the queue early"
             )
 
+        if not plan.candidates:
+            request = None  # a rule may ask in some rounds only
         summaries: dict[str, Summary] = {}
         templates: list[Message] = []
         if request and decode:
@@ -286,7 +288,8 @@ class SelectionStrategy(Strategy):
         record.bytes_down["pre-round"] = sum(content_bytes(m.content) for m in messages)
         record.bytes_up["pre-round"] = replies.bytes_up
         record.seconds["pre-round"] = time.monotonic() - start
-        if not summaries:
+        unasked = set(plan.now.available) - set(plan.candidates)
+        if not summaries and not (self.rule.chooses_unasked and unasked):
             client, reason = next(iter(record.rejected.items()), ("", "nobody was asked"))
             raise NoSummariesError(
                 f"none of the {len(plan.candidates)} clients asked in round {plan.now.number} sent "
