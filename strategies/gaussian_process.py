@@ -1,0 +1,139 @@
+"""The Gaussian process behind FedCor: how the clients' loss changes vary together."""
+
+import math
+
+import numpy as np
+
+__all__ = ["condition", "covariance", "fit", "negative_log_likelihood"]
+
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
+
+
+def covariance(embeddings: np.ndarray, noise: float) -> np.ndarray:
+    """Return the covariance of the loss changes, X^T X + noise^2 I.
+
+    Parameters
+    ----------
+    embeddings : np.ndarray
+        X, shape (d, K): a column for each client.
+    noise : float
+        Standard deviation of the noise.
+
+    Returns
+    -------
+    np.ndarray
+        Shape (K, K), float64.
+    """
+    result: np.ndarray = embeddings.T @ embeddings + noise**2 * np.eye(embeddings.shape[1])
+    return result
+
+
+def condition(sigma: np.ndarray, index: int) -> np.ndarray:
+    """Return the covariance given the loss change of one client.
+
+    Parameters
+    ----------
+    sigma : np.ndarray
+        Shape (K, K).
+    index : int
+        The client.
+
+    Returns
+    -------
+    np.ndarray
+        Shape (K, K): sigma minus its column times its row over the variance.
+
+    Raises
+    ------
+    ValueError
+        If the variance is not above 0: the process has no posterior.
+    """
+    variance = sigma[index, index]
+    if not 0 < variance < math.inf:
+        raise ValueError(
+            f"the loss change at position {index} has the variance {variance}, but must have one "
+            "above 0: the fit has diverged, are all losses of an ordinary size?"
+        )
+    result: np.ndarray = sigma - np.outer(sigma[:, index], sigma[index]) / variance
+    return result
+
+
+def negative_log_likelihood(
+    embeddings: np.ndarray, samples: np.ndarray, weights: np.ndarray, noise: float
+) -> tuple[float, np.ndarray]:
+    """Return the weighted negative log marginal likelihood of loss changes, and its gradient.
+
+    Parameters
+    ----------
+    embeddings : np.ndarray
+        X, shape (d, K).
+    samples : np.ndarray
+        Shape (n, K): the loss changes of n rounds, of mean 0. NaN for a client that told none: it
+        is left out of that round's likelihood.
+    weights : np.ndarray
+        Shape (n,).
+    noise : float
+        Standard deviation of the noise.
+
+    Returns
+    -------
+    tuple of float and np.ndarray
+        The value, and its gradient by ``embeddings``, shape (d, K).
+
+    Notes
+    -----
+    The inverse of X^T X + s^2 I is that of the d x d matrix M = X X^T + s^2 I by Woodbury's
+    identity, so that many clients cost no more than a long sum.
+    """
+    value, gradient = 0.0, np.zeros_like(embeddings)
+    dimension = len(embeddings)
+    told = ~np.isnan(samples)
+    for pattern in np.unique(told, axis=0):
+        rows = (told == pattern).all(axis=1)
+        x, y, w = embeddings[:, pattern], samples[rows][:, pattern], weights[rows]
+        total, count = float(w.sum()), x.shape[1]
+        small = x @ x.T + noise**2 * np.eye(dimension)
+        projected = np.linalg.solve(small, x)  # M^-1 X = X Sigma^-1
+        loadings = projected @ y.T  # X Sigma^-1 y, shape (d, n)
+        solved = (y.T - x.T @ loadings) / noise**2  # Sigma^-1 y, shape (count, n)
+        log_determinant = 2 * (count - dimension) * math.log(noise) + np.linalg.slogdet(small)[1]
+        fit_term = float(w @ np.einsum("nk,kn->n", y, solved))
+        value += 0.5 * (fit_term + total * (log_determinant + count * math.log(2 * math.pi)))
+        gradient[:, pattern] += total * projected - (loadings * w) @ solved.T
+    return value, gradient
+
+
+def fit(
+    embeddings: np.ndarray,
+    samples: np.ndarray,
+    weights: np.ndarray,
+    *,
+    noise: float,
+    steps: int,
+    learning_rate: float,
+) -> np.ndarray:
+    """Return embeddings after some steps of Adam (Kingma and Ba 2015) on the likelihood.
+
+    Parameters
+    ----------
+    embeddings, samples, weights, noise
+        See `negative_log_likelihood`.
+    steps : int
+        Steps of Adam.
+    learning_rate : float
+        Its learning rate.
+
+    Returns
+    -------
+    np.ndarray
+        Shape (d, K).
+    """
+    x = embeddings.copy()
+    mean, square = np.zeros_like(x), np.zeros_like(x)
+    for step in range(1, steps + 1):
+        _, gradient = negative_log_likelihood(x, samples, weights, noise)
+        mean = _BETA1 * mean + (1 - _BETA1) * gradient
+        square = _BETA2 * square + (1 - _BETA2) * gradient**2
+        scale = np.sqrt(square / (1 - _BETA2**step)) + _EPSILON
+        x -= learning_rate * mean / (1 - _BETA1**step) / scale
+    return x

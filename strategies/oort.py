@@ -1,0 +1,169 @@
+"""Oort: clients whose loss promises much, who are fast enough, or not yet known."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import numpy as np
+from flwr.serverapp.strategy import Strategy
+
+from .reported import check_share, draw, reported, round_half_up, sizes
+from .rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
+from .selection import SelectionOptions, SelectionStrategy
+
+__all__ = ["Oort", "OortRule"]
+
+_DECAY = 0.98
+_LEAST_EXPLORED = 0.2
+_CUT_OFF = 0.95
+_PACE = 20
+
+
+@dataclass(frozen=True)
+class OortRule(SelectionRule):
+    """Draw by utility, and some of the unknown; see `Oort` for the parameters.
+
+    The state holds each client's statistical utility and seconds as last reported, the preferred
+    duration T, and the utility gained in each round for the pacer.
+    """
+
+    num_selected: int = 2
+    explored_share: float = 0.9
+    clip_quantile: float = 0.95
+    penalty: float = 2.0
+    pacer_step: float = 5.0
+    loss_key: str = "train-loss"
+    duration_key: str | None = None
+
+    def __post_init__(self) -> None:
+        check_share(explored_share=self.explored_share, clip_quantile=self.clip_quantile)
+        if not 0 <= self.penalty < math.inf:
+            raise ValueError(f"penalty is {self.penalty}, but must be finite and at least 0")
+        if not 0 < self.pacer_step < math.inf:
+            raise ValueError(
+                f"pacer_step is {self.pacer_step}, but must be a number of seconds above 0"
+            )
+
+    def initial_state(self) -> RuleState:
+        """Nobody is known, and T is one step."""
+        return {"utilities": {}, "seconds": {}, "preferred": self.pacer_step, "gains": []}
+
+    def utilities(self, state: RuleState, now: Round) -> dict[str, float]:
+        """Return the utility of each available client that has delivered an update."""
+        known = [client for client in now.available if client in state["utilities"]]
+        if not known:
+            return {}
+        statistical = np.array([state["utilities"][client] for client in known])
+        clipped = np.minimum(statistical, np.quantile(statistical, self.clip_quantile))
+        result: dict[str, float] = {}
+        for client, value in zip(known, clipped.tolist(), strict=True):
+            seconds = state["seconds"].get(client, 0.0)
+            if seconds > state["preferred"]:
+                value *= (state["preferred"] / seconds) ** self.penalty
+            # At least 1: a client that is known has delivered in an earlier round.
+            last = now.last_rounds[client]
+            result[client] = value + math.sqrt(0.1 * math.log(now.number) / last)
+        return result
+
+    def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
+        """Draw the known by utility and the unknown uniformly; either fills up for the other."""
+        utilities = self.utilities(state, now)
+        unknown = [client for client in now.available if client not in utilities]
+        decayed = self.explored_share * _DECAY ** (now.number - 1)
+        share = min(self.explored_share, max(_LEAST_EXPLORED, decayed))
+        exploited = min(round_half_up((1 - share) * now.num_selected), len(utilities))
+        exploited = max(exploited, now.num_selected - len(unknown))
+        chosen = self._exploit(utilities, exploited, now)
+        chosen += draw(
+            dict.fromkeys(unknown, 0.0), now.num_selected - len(chosen), now.generator("explore")
+        )
+        return Choice(chosen)
+
+    def _exploit(self, utilities: Mapping[str, float], count: int, now: Round) -> tuple[str, ...]:
+        if count == 0:
+            return ()
+        bar = _CUT_OFF * sorted(utilities.values(), reverse=True)[count - 1]
+        admitted = {client: value for client, value in utilities.items() if value >= bar}
+        # Above 0, whatever the losses: the known are chosen from the second round on, ln R > 0.
+        weights = {client: math.log(value) for client, value in admitted.items()}
+        return draw(weights, count, now.generator("exploit"))
+
+    def observe(self, state: RuleState, now: Round, delivered: Mapping[str, Metrics]) -> RuleState:
+        """Note utilities and durations, and let the pacer move T."""
+        losses = reported(delivered, self.loss_key, "loss_key")
+        fresh = {
+            client: float(size) * abs(losses[client])
+            for client, size in zip(losses, sizes(list(losses), now, delivered), strict=True)
+        }
+        after: dict[str, Any] = {**state, "utilities": {**state["utilities"], **fresh}}
+        if self.duration_key is None:
+            return after
+        seconds = reported(delivered, self.duration_key, "duration_key")
+        after["seconds"] = {**state["seconds"], **seconds}
+        gains = [*state["gains"], sum(fresh.values())][-2 * _PACE :]
+        if now.number % _PACE == 0 and sum(gains[:-_PACE]) > sum(gains[-_PACE:]):
+            after["preferred"] = state["preferred"] + self.pacer_step
+        after["gains"] = gains
+        return after
+
+
+class Oort(SelectionStrategy):
+    r"""Select clients by Oort (Lai et al., OSDI 2021, section 4 and algorithm 1).
+
+    The utility of a client that has taken part is the number of its examples times the root mean
+    square of their losses (clipped at a quantile over all clients), times (T / t_k)^penalty if it
+    took t_k > T seconds, plus sqrt(0.1 ln R / L_k) in round R, where L_k is the round of its last
+    update. A share of the chosen is drawn from clients that never took part, the rest from those
+    whose utility is at least 0.95 of what would just suffice, with probability proportional to it.
+
+    Parameters
+    ----------
+    base : Strategy
+        Any message-based Flower strategy.
+    num_selected : int (default: 2)
+        Clients that train in a round.
+    explored_share : float (default: 0.9)
+        Share of the chosen that never took part, in the first round; times 0.98 from round to
+        round, down to 0.2. The others are rounded to the nearest number, halves up.
+    clip_quantile : float (default: 0.95)
+        Utilities above this quantile count as the quantile, against outliers.
+    penalty : float (default: 2.0)
+        Exponent of the penalty on slow clients (alpha in the paper), at least 0.
+    pacer_step : float (default: 5.0)
+        Seconds; T starts at it, and grows by it every 20 rounds if the last 20 gained less utility
+        than the 20 before.
+    loss_key : str (default: "train-loss")
+        The metric with which clients report the loss: the root mean square over their examples, if
+        the app can give it. A mean loss, as the reference PyTorch client reports, is at most that.
+    duration_key : str, optional (default: None)
+        The metric with which clients report how many seconds they trained. The replies of a round
+        arrive together, so the server cannot measure it. If None, speed plays no part: penalty,
+        pacer_step and T are without effect.
+    **options
+        See `SelectionStrategy`.
+    """
+
+    def __init__(
+        self,
+        base: Strategy,
+        *,
+        num_selected: int = 2,
+        explored_share: float = 0.9,
+        clip_quantile: float = 0.95,
+        penalty: float = 2.0,
+        pacer_step: float = 5.0,
+        loss_key: str = "train-loss",
+        duration_key: str | None = None,
+        **options: Unpack[SelectionOptions],
+    ) -> None:
+        rule = OortRule(
+            num_selected=num_selected,
+            explored_share=explored_share,
+            clip_quantile=clip_quantile,
+            penalty=penalty,
+            pacer_step=pacer_step,
+            loss_key=loss_key,
+            duration_key=duration_key,
+        )
+        super().__init__(base, rule, **options)

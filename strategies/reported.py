@@ -1,0 +1,134 @@
+"""What rules read from the clients' reports: losses and sizes; and drawing clients by weight."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from pncs_flower.protocol import NUM_EXAMPLES, client_order
+
+from .rule import Metrics, Round
+
+__all__ = [
+    "check_share",
+    "draw",
+    "order_by_value",
+    "reported",
+    "round_down",
+    "round_half_up",
+    "sizes",
+]
+
+
+def reported(delivered: Mapping[str, Metrics], key: str, option: str) -> dict[str, float]:
+    """Return a metric of each client that reported it with its update.
+
+    Parameters
+    ----------
+    delivered : mapping of str to mapping
+        The metrics of each update that arrived.
+    key : str
+        Name of the metric.
+    option : str
+        The rule's option that names it, for the error.
+
+    Raises
+    ------
+    ValueError
+        If updates arrived and not one of them has the metric. Where some have it, the others are
+        left out: one client of another make must not end the run.
+    """
+    found = {client: metrics[key] for client, metrics in delivered.items() if key in metrics}
+    if delivered and not found:
+        client, metrics = next(iter(delivered.items()))
+        raise ValueError(
+            f"no client reported the metric {key!r}; client {client} reported "
+            f"{', '.join(metrics) or 'none'}. Return it from the app's train function, or name "
+            f"another one by {option}"
+        )
+    return found
+
+
+def sizes(
+    clients: Sequence[str], now: Round, delivered: Mapping[str, Metrics] | None = None
+) -> np.ndarray:
+    """Return how many training examples clients have, shape (K,), float64.
+
+    Parameters
+    ----------
+    clients : sequence of str
+        The K clients.
+    now : Round
+        Knows the sizes that clients told before.
+    delivered : mapping of str to mapping, optional (default: None)
+        Metrics that came with this round's updates, which count for more.
+
+    Notes
+    -----
+    A client whose size nobody knows counts as the mean of the known ones; if none is known, all
+    count as one example.
+    """
+    known = {client: now.num_examples[client] for client in clients if client in now.num_examples}
+    for client in clients:
+        size = (delivered or {}).get(client, {}).get(NUM_EXAMPLES, 0)
+        if size > 0:
+            known[client] = size
+    mean = float(np.mean(list(known.values()))) if known else 1.0
+    return np.array([known.get(client, mean) for client in clients], dtype=np.float64)
+
+
+def draw(log_weights: Mapping[str, float], count: int, rng: np.random.Generator) -> tuple[str, ...]:
+    """Draw clients one after the other without replacement, by weight.
+
+    The chance of each to be the next is its weight over the sum of those left. The order of the
+    largest log weights plus Gumbel noise has just this distribution (Vieira 2014), and needs no
+    exponential that could overflow and no probabilities that have to sum to one.
+
+    Parameters
+    ----------
+    log_weights : mapping of str to float
+        Logarithm of each client's weight; -inf is never drawn.
+    count : int
+        How many to draw.
+    rng : np.random.Generator
+        Where the noise comes from.
+
+    Returns
+    -------
+    tuple of str
+        ``count`` clients, or all that have a weight if they are fewer. The same for any order of
+        the mapping.
+    """
+    clients = sorted(log_weights, key=client_order)
+    noisy = dict(zip(clients, rng.gumbel(size=len(clients)), strict=True))
+    possible = [client for client in clients if log_weights[client] > -math.inf]
+    possible.sort(key=lambda client: -(log_weights[client] + noisy[client]))
+    return tuple(possible[: max(count, 0)])
+
+
+def round_half_up(number: float) -> int:
+    """Round to the nearest whole number, halves up; 0.7 * 5 is 3.5, whatever its last bit."""
+    return math.floor(round(number, 9) + 0.5)
+
+
+def round_down(number: float) -> int:
+    """Round down; 0.29 * 100 is 29, whatever its last bit."""
+    return math.floor(round(number, 9))
+
+
+def check_share(**shares: float) -> None:
+    """Refuse a share that is not from 0 to 1.
+
+    Raises
+    ------
+    ValueError
+        Names the option and its value.
+    """
+    for name, value in shares.items():
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name} is {value}, but must be a share from 0 to 1")
+
+
+def order_by_value(clients: Iterable[str], values: Mapping[str, float]) -> list[str]:
+    """Return clients by value, the largest first; equals stay in the order given."""
+    return sorted(clients, key=lambda client: -values[client])
