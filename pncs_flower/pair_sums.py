@@ -9,6 +9,8 @@ from pncs_flower.backend import Array, Precision, Rows
 __all__ = ["largest_magnitudes", "pair_gaps", "pair_power_sums", "power_norms", "power_products"]
 
 _BLOCK = 1 << 20  # values of a block of coordinates; a few such blocks are all the extra memory
+_NARROWEST = 256  # coordinates of a block: fewer make matrix products slow
+_WIDEST = 4096  # more make float32 sums within a block inexact, and leave the cache
 _CHUNK = 1 << 16  # values of a chunk of pairs: fits a core's second-level cache in float64
 
 
@@ -112,7 +114,7 @@ def pair_gaps(rows: Rows, first: Array, second: Array, divisors: Array, p: float
 
 
 def _blocks(rows: Rows) -> Iterator[tuple[int, int]]:
-    width = max(256, _BLOCK // rows.num_rows)
+    width = min(max(_BLOCK // rows.num_rows, _NARROWEST), _WIDEST)
     for start in range(0, rows.num_values, width):
         yield start, min(start + width, rows.num_values)
 

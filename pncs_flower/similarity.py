@@ -19,6 +19,8 @@ __all__ = ["FORMS", "Form", "cosine", "layered_cosine", "pairwise_cosine"]
 
 _ROUNDING: dict[Precision, float] = {"float32": 3e-8, "float64": 1e-15}  # of a block's products
 _TOLERANCE: dict[Precision, float] = {"float32": 3e-7, "float64": 1e-10}  # of a similarity
+_FLOAT32_ROWS = 64  # with fewer rows, or fewer values, products take next to no time
+_FLOAT32_VALUES = 16_384
 _MANY_PAIRS = 16  # times K: from so many ill-conditioned pairs on, float64 products are quicker
 _UNEQUAL = 1e-5  # ratio of norms below which the difference of two sums loses too many digits
 
@@ -154,9 +156,7 @@ def layered_cosine(
 def _by_products(rows: Rows, scales: np.ndarray, p: int, form: Form) -> Array:
     """All pairs from matrix products, and those that cancel in them once more, one by one."""
     xp = rows.xp
-    # A form without bounds must be right relative to its value; few use one, so time is no matter.
-    quick = form in ("squared", "normalized")
-    for precision in dict.fromkeys((rows.precision if quick else "float64", "float64")):
+    for precision in dict.fromkeys((_product_precision(rows, form), "float64")):
         products = power_products(rows, scales, p, precision)
         # <u^(p/2), u^(p/2)> is |u|^p; a zero row has none, and its similarities are cleared later.
         relative = xp.diagonal(products[-1]) ** (1 / p)
@@ -166,7 +166,7 @@ def _by_products(rows: Rows, scales: np.ndarray, p: int, form: Form) -> Array:
             product /= relative[None, :] ** j
         norms = relative * rows.beside(scales)
         similarity, reported = score_products(
-            xp, products, norms, p, form, _threshold(p, form, precision)
+            xp, products, norms, p, form, _threshold(p, form, precision, rows.precision)
         )
         count = sum(len(pairs) for pairs, _, _ in reported)
         if count <= _MANY_PAIRS * rows.num_rows:
@@ -221,7 +221,23 @@ def _divisors(xp: Any, first: Array, second: Array, form: Form) -> Array:
     return xp.stack([larger, larger])
 
 
-def _threshold(p: int, form: Form, precision: Precision) -> float:
+def _product_precision(rows: Rows, form: Form) -> Precision:
+    """Return the precision of matrix products, float32 where that is much faster and good enough.
+
+    Float32 sums are good enough if there are many blocks over which their errors average out. A
+    form without bounds must be right relative to its value, which may be near 0.
+    """
+    if (
+        rows.precision == "float32"
+        and form in ("squared", "normalized")
+        and rows.num_rows >= _FLOAT32_ROWS
+        and rows.num_values >= _FLOAT32_VALUES
+    ):
+        return "float32"
+    return "float64"
+
+
+def _threshold(p: int, form: Form, precision: Precision, wanted: Precision) -> float:
     """Return the part of the larger norm^p below which the smaller is not exact enough.
 
     An error e of both sums makes one of (k / p) e (low / high)^(k/p - 1) in low^(k/p).
@@ -229,5 +245,5 @@ def _threshold(p: int, form: Form, precision: Precision) -> float:
     k = {"squared": 2, "normalized": 2, "printed": 1, "power": p}[form]
     if k >= p:
         return 0.0
-    error = k / p * _ROUNDING[precision] / _TOLERANCE[precision]
+    error = k / p * _ROUNDING[precision] / _TOLERANCE[wanted]
     return float(error ** (1 / (1 - k / p)))
