@@ -1,15 +1,16 @@
 """PNCS: the clients whose gradients are least alike by power-norm cosine similarity."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Literal, Unpack
 
 import numpy as np
 from flwr.serverapp.strategy import Strategy
 
 from pncs_flower import least_aligned_subset
 from pncs_flower.forms import Form, check_parameters
-from pncs_flower.protocol import SummaryKind, SummaryRequest
+from pncs_flower.protocol import SummaryKind, SummaryRequest, client_order
 from pncs_flower.randomness import derive_seed
 from pncs_flower.similarity import layered_cosine
 from pncs_flower.sketches import Sketch, parse_sketch
@@ -17,12 +18,17 @@ from pncs_flower.sketches import Sketch, parse_sketch
 from .rule import Choice, Round, RuleState, SelectionRule, Summary
 from .selection import SelectionOptions, SelectionStrategy
 
-__all__ = ["PNCS", "PNCSRule"]
+__all__ = ["PNCS", "CandidateOrder", "PNCSRule"]
+
+CandidateOrder = Literal["longest-unasked", "random"]
 
 
 @dataclass(frozen=True)
 class PNCSRule(SelectionRule):
-    """Choose the subset of least mean similarity; see `PNCS` for the parameters."""
+    """Choose the subset of least mean similarity; see `PNCS` for the parameters.
+
+    The state holds the round in which each client was last asked.
+    """
 
     num_selected: int = 2
     p: float = 4
@@ -30,17 +36,46 @@ class PNCSRule(SelectionRule):
     sketch: str = "layers"
     layers: tuple[str, ...] | None = None
     summary: SummaryKind = "update"
+    layer_weights: tuple[tuple[str, float], ...] | None = None
+    num_candidates: int | None = None
+    candidate_order: CandidateOrder = "longest-unasked"
 
     def __post_init__(self) -> None:
         check_parameters(self.p, self.form)
         parse_sketch(self.sketch).check_order(self.p)
         if self.summary not in ("update", "gradient"):
             raise ValueError(f"summary is {self.summary!r}, but must be 'update' or 'gradient'")
+        if self.layer_weights is not None:
+            _check_weights(dict(self.layer_weights), self.layers)
+        if self.num_candidates is not None and self.num_candidates < self.num_selected:
+            raise ValueError(
+                f"candidates is {self.num_candidates}, but {self.num_selected} of them are chosen "
+                f"in a round: use at least {self.num_selected}, or None to ask all"
+            )
+        if self.candidate_order not in ("longest-unasked", "random"):
+            raise ValueError(
+                f"candidate_order is {self.candidate_order!r}, but must be 'longest-unasked' or "
+                "'random'"
+            )
 
     @property
     def request(self) -> SummaryRequest:
         """A sketch of the gradient or of the local update."""
         return SummaryRequest(self.summary, self.sketch, self.layers)
+
+    def initial_state(self) -> RuleState:
+        """Nobody was asked."""
+        return {"asked": {}}
+
+    def candidates(self, state: RuleState, now: Round) -> tuple[str, ...]:
+        """Ask all that are available, or some: those not asked for long, or any."""
+        if self.num_candidates is None:
+            return now.available
+        draw = now.generator("candidates").permutation(len(now.available)).tolist()
+        place = dict(zip(sorted(now.available, key=client_order), draw, strict=True))
+        last = state["asked"] if self.candidate_order == "longest-unasked" else {}
+        ranked = sorted(now.available, key=lambda c: (last.get(c, 0), place[c]))
+        return tuple(ranked[: self.num_candidates])
 
     def similarity(self, summaries: Mapping[str, Summary]) -> np.ndarray:
         """Return the similarity of every two clients, shape (K, K), in the order given."""
@@ -52,7 +87,8 @@ class PNCSRule(SelectionRule):
                     np.stack([summary[layer] for summary in summaries.values()]), self.p, self.form
                 )
                 for layer in layers
-            }
+            },
+            None if self.layer_weights is None else dict(self.layer_weights),
         )
 
     def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
@@ -67,6 +103,22 @@ class PNCSRule(SelectionRule):
             tuple(clients[index] for index in subset.indices),
             mean_similarity=subset.mean_similarity,
             optimal=subset.optimal,
+            # Also of those that did not answer: they must not be first in line for ever.
+            state={"asked": {**state["asked"], **dict.fromkeys(now.asked, now.number)}},
+        )
+
+
+def _check_weights(weights: Mapping[str, float], layers: Sequence[str] | None) -> None:
+    bad = [layer for layer, weight in weights.items() if not 0 <= weight < math.inf]
+    if bad or not any(weights.values()):
+        raise ValueError(
+            f"layer_weights is {dict(weights)}, but weights must be finite, at least 0, and not "
+            "all 0"
+        )
+    if layers is None or set(layers) != set(weights):
+        raise ValueError(
+            f"layer_weights names the layers {', '.join(weights)}, but layers are "
+            f"{'not given' if layers is None else ', '.join(layers)}: name the same in both"
         )
 
 
@@ -98,6 +150,14 @@ class PNCS(SelectionStrategy):
         Compare the clients' local updates, which they keep and send if chosen, or their gradients
         at the current weights, which the app must be able to give
         (`pncs_flower.clients.SummaryMod`).
+    layer_weights : mapping of str to float, optional (default: None)
+        Weight of each of ``layers`` in the average, at least 0; equal if None. Only their
+        proportions matter.
+    candidates : int, optional (default: None)
+        Ask so many of the available clients each round, at least ``num_selected``, and choose among
+        them; all if None.
+    candidate_order : {"longest-unasked", "random"} (default: "longest-unasked")
+        Which clients are asked where not all are: those last asked longest ago, or any.
     **options
         See `SelectionStrategy`.
 
@@ -118,6 +178,9 @@ class PNCS(SelectionStrategy):
         form: Form = "squared",
         sketch: str | Sketch = "layers",
         summary: SummaryKind = "update",
+        layer_weights: Mapping[str, float] | None = None,
+        candidates: int | None = None,
+        candidate_order: CandidateOrder = "longest-unasked",
         **options: Unpack[SelectionOptions],
     ) -> None:
         options.setdefault("queue_length", 4)
@@ -128,5 +191,8 @@ class PNCS(SelectionStrategy):
             sketch=parse_sketch(sketch).spec,
             layers=None if layers is None else tuple(layers),
             summary=summary,
+            layer_weights=None if layer_weights is None else tuple(layer_weights.items()),
+            num_candidates=candidates,
+            candidate_order=candidate_order,
         )
         super().__init__(base, rule, **options)

@@ -48,6 +48,8 @@ class Round:
         How many training examples clients have, as far as they have said.
     clients : tuple of str
         Keys of all clients that take part, also of those that cool down.
+    asked : tuple of str (default: empty)
+        Keys of the clients that were asked in this round's pre-round, once they were.
     """
 
     number: int
@@ -57,6 +59,7 @@ class Round:
     last_rounds: Mapping[str, int]
     num_examples: Mapping[str, float]
     clients: tuple[str, ...]
+    asked: tuple[str, ...] = ()
 
     def generator(self, purpose: str) -> np.random.Generator:
         """Return a random generator that depends on seed, round and purpose alone."""

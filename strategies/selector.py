@@ -119,6 +119,7 @@ class Selector:
             plan.now,
             available=offered,
             num_selected=min(plan.now.num_selected, len(offered)),
+            asked=plan.candidates,
         )
         order = (*offered, *sorted(summaries.keys() - set(offered), key=client_order))
         answers = {client: summaries[client] for client in order if client in summaries}

@@ -7,8 +7,15 @@ from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.clients import summary_mod
 from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.sketches import parse_sketch
 from pncs_flower.strategies import SelectionStrategy
+from pncs_flower.strategies.active_fl import ActiveFLRule
+from pncs_flower.strategies.divfl import DivFLRule
+from pncs_flower.strategies.fedcor import FedCorRule, Schedule
+from pncs_flower.strategies.gradient_norm import GradientNormRule
+from pncs_flower.strategies.oort import OortRule
 from pncs_flower.strategies.pncs import PNCSRule
+from pncs_flower.strategies.power_of_choice import PowerOfChoiceRule
 from pncs_flower.strategies.round_robin import RoundRobinRule
 from pncs_flower.strategies.rule import Choice, SelectionRule
 from pncs_flower.strategies.selector import Selector
@@ -25,21 +32,50 @@ RULES = {
     "PNCS": lambda size: PNCSRule(num_selected=size),
     "uniform": lambda size: UniformRule(num_selected=size),
     "round robin": lambda size: RoundRobinRule(num_selected=size),
+    "PNCS, some asked": lambda size: PNCSRule(num_selected=size, num_candidates=size + 1),
+    "ActiveFL": lambda size: ActiveFLRule(num_selected=size),
+    "ActiveFL, half uniform": lambda size: ActiveFLRule(num_selected=size, uniform_share=0.5),
+    "pow-d": lambda size: PowerOfChoiceRule(size, size + 2),
+    "rpow-d": lambda size: PowerOfChoiceRule(size, size + 2, "rpow-d"),
+    # Two warm-up rounds, and rounds 4, 6, ... are sampled.
+    "FedCor": lambda size: FedCorRule(size, Schedule(2, 2, annealing=0.9, discount=0.9)),
+    "DivFL": lambda size: DivFLRule(size),
+    "DivFL, stochastic": lambda size: DivFLRule(size, stochastic=True),
+    "DivFL, stale": lambda size: DivFLRule(size, stale=True),
+    "gradient norm": lambda size: GradientNormRule(size),
+    "Oort": lambda size: OortRule(size, explored_share=0.5, duration_key="seconds"),
 }
 
 
-def summaries(vectors) -> dict:
-    return {client: {"fc": np.asarray(v, np.float32)} for client, v in vectors.items()}
+def answer(request, vector, number: int) -> dict:
+    """Return what a client sends whose loss falls as the rounds go on."""
+    if request.kind == "loss":
+        return {"loss": np.array([loss(vector, number)]), "num-examples": np.array([3.0])}
+    sketch = parse_sketch(request.sketch)
+    wire = sketch.encode(np.asarray(vector, np.float32), seed=0, round=number, layer="fc")
+    return {"fc": sketch.decode(wire, len(vector))}
+
+
+def loss(vector, number: int) -> float:
+    return float(np.linalg.norm(vector)) / number
+
+
+def metrics(vector, number: int) -> dict[str, float]:
+    return {"train-loss": loss(vector, number), "num-examples": 3.0, "seconds": 4.0 + number}
 
 
 def play(selector: Selector, rounds: range, vectors=CROSS) -> list[tuple[str, ...]]:
     """Play rounds in which everybody answers and everybody chosen delivers."""
+    request = selector._rule.request
     chosen = []
     for number in rounds:
         plan = selector.plan(number, list(vectors))
-        answers = summaries({client: vectors[client] for client in plan.candidates})
+        # In the order of the vectors: replies come in any.
+        asked = [client for client in vectors if client in plan.candidates]
+        answers = {client: answer(request, vectors[client], number) for client in asked}
         choice = selector.choose(plan, answers)
-        selector.observe(plan, {client: {} for client in choice.clients})
+        delivered = {client: metrics(vectors[client], number) for client in choice.clients}
+        selector.observe(plan, delivered)
         chosen.append(choice.clients)
     return chosen
 
