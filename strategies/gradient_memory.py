@@ -82,6 +82,8 @@ class GradientMemoryRule(SelectionRule):
         table = {**state["table"], **fresh}
         asked = {**state["asked"], **dict.fromkeys(summaries, now.number)}
         known = [client for client in now.clients if client in table]
+        if not known:
+            return Choice(now.available[: now.num_selected])
         weights = self._weights(known, now)
         mean = weights @ np.stack([table[client] for client in known])
         residual = state["residual"] if len(state["residual"]) else np.zeros_like(mean)

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RoundRecord", "append_json_line"]
+__all__ = ["RoundRecord", "append_json_line", "write_json_lines"]
 
 
 @dataclass
@@ -73,3 +73,11 @@ def append_json_line(path: Path, values: dict[str, Any]) -> None:
     line = json.dumps(values, allow_nan=False) + "\n"
     with path.open("a", encoding="utf-8") as file:
         file.write(line)
+
+
+def write_json_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Replace a file by lines of JSON, all of them or none."""
+    partial = path.with_name(path.name + ".partial")
+    lines = (json.dumps(row, allow_nan=False) + "\n" for row in rows)
+    partial.write_text("".join(lines), encoding="utf-8")
+    partial.replace(path)

@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
 from pncs_flower.protocol import SUMMARIZE, TRAIN, SummaryRequest
@@ -17,7 +18,8 @@ from .decoding import SummaryDecoder, check_update, decode_loss
 from .errors import NoSummariesError, SelectionError
 from .exchange import content_bytes, exchange, marked_message, sort_replies
 from .grid_view import GridView
-from .history import RoundRecord, append_json_line
+from .history import RoundRecord, append_json_line, write_json_lines
+from .resumption import EvaluateFunction, Resumption
 from .roster import Roster
 from .rule import Metrics, SelectionRule, Summary
 from .selector import Plan, Selector
@@ -37,6 +39,7 @@ class SelectionOptions(TypedDict, total=False):
     wait_timeout: float
     summary_timeout: float
     history_path: str | Path | None
+    checkpoint: str | Path | None
 
 
 class SelectionStrategy(Strategy):
@@ -69,6 +72,9 @@ class SelectionStrategy(Strategy):
         Seconds to wait for the summaries; the rule then chooses among those that arrived.
     history_path : str or Path, optional (default: None)
         A file to which the record of each round is appended, as a line of JSON.
+    checkpoint : str or Path, optional (default: None)
+        A folder in which the run is saved after each round. Where it holds a run already, `start`
+        goes on in the round after. Clients must not depend on what they remember of earlier rounds.
 
     Attributes
     ----------
@@ -94,6 +100,7 @@ class SelectionStrategy(Strategy):
         wait_timeout: float = 60.0,
         summary_timeout: float = 600.0,
         history_path: str | Path | None = None,
+        checkpoint: str | Path | None = None,
     ) -> None:
         if rule.num_selected < 1:
             raise ValueError(
@@ -118,11 +125,36 @@ class SelectionStrategy(Strategy):
         self._roster = Roster(min_clients, wait_timeout, eligible)
         self._summary_timeout = summary_timeout
         self._history_path = None if history_path is None else Path(history_path)
+        self._resumption = None if checkpoint is None else Resumption(checkpoint, base)
         self._clients: dict[str, int] = {}
         self._plan: Plan | None = None
         self._sent: list[Message] = []
+        self._evaluations: list[Message] = []
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._training_start = 0.0
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFunction | None = None,
+    ) -> Result:
+        """Run Flower's loop of rounds; with a checkpoint, those that are not done yet.
+
+        See `flwr.serverapp.strategy.Strategy.start`, which this calls.
+        """
+        loop = partial(super().start, grid, timeout=timeout, evaluate_config=evaluate_config)
+        if self._resumption is None:
+            return loop(
+                initial_arrays, num_rounds, train_config=train_config, evaluate_fn=evaluate_fn
+            )
+        return self._resumption.run(
+            self, loop, initial_arrays, num_rounds, train_config, evaluate_fn
+        )
 
     # --- training ---------------------------------------------------------------------------
 
@@ -140,6 +172,9 @@ class SelectionStrategy(Strategy):
         ValueError
             If the rule asks for a layer that the model does not have.
         """
+        server_round += self._offset
+        if self._resumption is not None:
+            self._resumption.save(self, server_round - 1, arrays)
         request = self.rule.request
         # First of all, so that an unknown layer is an error before anybody trains.
         decode = _decoder(request, arrays) if request else None
@@ -197,6 +232,7 @@ class SelectionStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Drop the updates that cannot be used and hand the others on, sorted by client."""
         received = list(replies)
+        server_round += self._offset
         record, plan = self.history[-1], self._plan
         if plan is None or record.round != server_round:
             raise SelectionError(f"round {server_round} was not configured by this strategy")
@@ -231,6 +267,8 @@ class SelectionStrategy(Strategy):
         self._plan, self._sent = None, []
         if self._history_path is not None:
             append_json_line(self._history_path, record.to_dict())
+        if self._resumption is not None:
+            self._resumption.note_train_metrics(server_round, metrics)
         return arrays, metrics
 
     def _configure_base(
@@ -309,13 +347,27 @@ class SelectionStrategy(Strategy):
     ) -> Iterable[Message]:
         """Have the base strategy configure evaluation, on the clients of this round's roster."""
         view = GridView(grid, self._clients.values())
-        return self.base.configure_evaluate(server_round, arrays, config, view)
+        number = server_round + self._offset
+        self._evaluations = list(self.base.configure_evaluate(number, arrays, config, view))
+        return self._evaluations
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Have the base strategy aggregate the evaluation."""
-        return self.base.aggregate_evaluate(server_round, replies)
+        """Have the base strategy aggregate the evaluation, sorted by client."""
+        place = {node_id: place for place, node_id in enumerate(self._clients.values())}
+        place_of_reply = {
+            message.metadata.message_id: place.get(message.metadata.dst_node_id, len(place))
+            for message in self._evaluations
+        }
+        ordered = sorted(
+            (reply for reply in replies if reply.metadata.reply_to_message_id in place_of_reply),
+            key=lambda reply: place_of_reply[reply.metadata.reply_to_message_id],
+        )
+        metrics = self.base.aggregate_evaluate(server_round + self._offset, ordered)
+        if self._resumption is not None:
+            self._resumption.note_evaluate_metrics(server_round + self._offset, metrics)
+        return metrics
 
     # --- what it does, and what it remembers ----------------------------------------------------
 
@@ -344,6 +396,20 @@ class SelectionStrategy(Strategy):
     def restore(self, state: dict[str, Any]) -> None:
         """Take up what `state` returned, to go on in the round after."""
         self._selector.restore(state)
+
+    def restore_history(self, records: list[RoundRecord]) -> None:
+        """Take up the records of rounds already done; the file then holds these and no others."""
+        self.history[:] = records
+        if self._history_path is not None:
+            write_json_lines(self._history_path, [record.to_dict() for record in records])
+
+    def settings(self) -> str:
+        """Return what a choice depends on besides the state."""
+        return f"{self.rule}, queue_length={self.queue_length}, seed={self.seed}"
+
+    @property
+    def _offset(self) -> int:
+        return 0 if self._resumption is None else self._resumption.offset
 
 
 def _decoder(request: SummaryRequest, arrays: ArrayRecord) -> Callable[[RecordDict], Summary]:

@@ -172,7 +172,7 @@ def test_loss_asked_for_is_the_mean_over_the_local_examples():
     strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=1)
     for context in grid.contexts.values():
         inputs, targets = load_examples(context)
-        expected = float(nn.functional.cross_entropy(model(inputs), targets))
+        expected = nn.functional.cross_entropy(model(inputs), targets).item()
         assert losses[str(context.node_config["partition-id"])] == pytest.approx(expected)
     assert sizes == {"0": 24, "1": 24, "2": 24}
 

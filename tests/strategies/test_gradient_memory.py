@@ -246,3 +246,11 @@ def test_all_gradients_zero_is_no_obstacle():
 def test_option_out_of_range(options, message):
     with pytest.raises(ValueError, match=message):
         GradientMemory(FedAvg(), **options)
+
+
+def test_where_nobody_answers_the_unasked_are_chosen():
+    selector = Selector(GradientMemoryRule(num_selected=2, num_candidates=3), 0, seed=0)
+    plan = selector.plan(1, [str(k) for k in range(6)])
+    chosen = selector.choose(plan, {}).clients
+    assert len(chosen) == 2
+    assert not set(chosen) & set(plan.candidates)

@@ -1,0 +1,187 @@
+"""Carries a run on from its last checkpoint, under Flower's own loop of rounds."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from logging import INFO, WARNING
+from pathlib import Path
+from typing import Any, Protocol
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.serverapp.strategy import Result, Strategy
+from flwr.supercore import log
+
+from .checkpoint import CheckpointFolder
+from .errors import SelectionError
+from .history import RoundRecord
+from .snapshot import StrategyState
+
+__all__ = ["EvaluateFunction", "Resumable", "Resumption"]
+
+EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class Resumable(Protocol):
+    """What a run is taken up with: a strategy's settings, history and state."""
+
+    history: list[RoundRecord]
+
+    def settings(self) -> str:
+        """Return what a run must have in common with one that is taken up."""
+
+    def state(self) -> dict[str, Any]:
+        """Return all that later choices depend on."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take up what `state` returned."""
+
+    def restore_history(self, records: list[RoundRecord]) -> None:
+        """Take up the records of the rounds already done."""
+
+
+class Resumption:
+    """Saves a run after each round, and starts it where a killed one stopped.
+
+    Flower's loop counts from 1, so after a restart its rounds are shifted by those already done.
+
+    Parameters
+    ----------
+    folder : str or Path
+        The checkpoints' folder.
+    base : Strategy
+        The base strategy as it was made.
+
+    Attributes
+    ----------
+    offset : int
+        Rounds done before this start.
+    """
+
+    def __init__(self, folder: str | Path, base: Strategy) -> None:
+        self.offset = 0
+        self._folder = CheckpointFolder(folder)
+        self._base = StrategyState(base)
+        self._config: ConfigRecord | None = None
+        self._result = Result()
+
+    def run(
+        self,
+        strategy: Resumable,
+        loop: Callable[..., Result],
+        arrays: ArrayRecord,
+        num_rounds: int,
+        train_config: ConfigRecord | None,
+        evaluate_fn: EvaluateFunction | None,
+    ) -> Result:
+        """Run Flower's loop for the rounds that are not done yet.
+
+        Parameters
+        ----------
+        strategy : Resumable
+            The strategy.
+        loop : callable
+            Flower's ``start``, with what is not given here.
+        arrays : ArrayRecord
+            The initial model.
+        num_rounds : int
+            Rounds of the whole run.
+        train_config : ConfigRecord or None
+            As for ``start``. A base strategy may change it from round to round, so it is saved too.
+        evaluate_fn : callable or None
+            As for ``start``; called for the rounds that are not done yet.
+
+        Returns
+        -------
+        Result
+            That of the whole run.
+        """
+        self._config = ConfigRecord() if train_config is None else train_config
+        self.offset, self._result = 0, Result(arrays=arrays)
+        saved = self._folder.load()
+        if saved is not None:
+            self._take_up(strategy, saved)
+            log(INFO, "Going on after round %d of %d.", self.offset, num_rounds)
+        if self.offset < num_rounds:
+            result = loop(
+                initial_arrays=self._result.arrays,
+                num_rounds=num_rounds - self.offset,
+                train_config=self._config,
+                evaluate_fn=None if evaluate_fn is None else self._shifted(evaluate_fn),
+            )
+            if result.arrays:
+                self._result.arrays = result.arrays
+            self.save(strategy, num_rounds, self._result.arrays)
+        return self._result
+
+    def save(self, strategy: Resumable, round_number: int, arrays: ArrayRecord) -> None:
+        """Save the run after a round. A full disk costs the checkpoint, but not the run.
+
+        Raises
+        ------
+        SelectionError
+            If the run was not started by the strategy that has the checkpoint.
+        """
+        if self._config is None:
+            raise SelectionError(
+                "a checkpoint needs the strategy's own start(): a wrapper around it would lose its "
+                "state. Make the selection strategy the outermost, and wrap its base"
+            )
+        if round_number <= self.offset:
+            return  # saved before, or nothing has happened yet
+        state = {
+            "round": round_number,
+            "settings": strategy.settings(),
+            "arrays": arrays,
+            "strategy": strategy.state(),
+            "base": self._base.changed(),
+            "train-config": self._config,
+            "history": [asdict(record) for record in strategy.history],
+            "train-metrics": self._result.train_metrics_clientapp,
+            "evaluate-metrics": self._result.evaluate_metrics_clientapp,
+            "central-metrics": self._result.evaluate_metrics_serverapp,
+        }
+        try:
+            self._folder.save(round_number, state)
+        except OSError as error:
+            strategy.history[-1].notes.append(f"no checkpoint was written: {error}")
+            log(WARNING, "No checkpoint of round %d was written: %s", round_number, error)
+
+    def note_train_metrics(self, round_number: int, metrics: MetricRecord | None) -> None:
+        """Keep a round's aggregated training metrics for the result of the whole run."""
+        if metrics is not None:
+            self._result.train_metrics_clientapp[round_number] = metrics
+
+    def note_evaluate_metrics(self, round_number: int, metrics: MetricRecord | None) -> None:
+        """Keep a round's aggregated evaluation metrics for the result of the whole run."""
+        if metrics is not None:
+            self._result.evaluate_metrics_clientapp[round_number] = metrics
+
+    def _take_up(self, strategy: Resumable, saved: dict[str, Any]) -> None:
+        if saved["settings"] != strategy.settings():
+            raise ValueError(
+                f"the checkpoint is of a run with {saved['settings']}, but this one has "
+                f"{strategy.settings()}: go on with the same settings, or use another folder"
+            )
+        self.offset = saved["round"]
+        strategy.restore(saved["strategy"])
+        strategy.restore_history([RoundRecord(**record) for record in saved["history"]])
+        self._base.restore(saved["base"])
+        if self._config is not None:
+            self._config.clear()
+            self._config.update(saved["train-config"])
+        self._result = Result(
+            arrays=saved["arrays"],
+            train_metrics_clientapp=saved["train-metrics"],
+            evaluate_metrics_clientapp=saved["evaluate-metrics"],
+            evaluate_metrics_serverapp=saved["central-metrics"],
+        )
+
+    def _shifted(self, evaluate_fn: EvaluateFunction) -> EvaluateFunction:
+        def evaluate(loop_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            if loop_round == 0 and self.offset:
+                return self._result.evaluate_metrics_serverapp.get(self.offset)  # done before
+            metrics = evaluate_fn(loop_round + self.offset, arrays)
+            if metrics is not None:
+                self._result.evaluate_metrics_serverapp[loop_round + self.offset] = metrics
+            return metrics
+
+        return evaluate

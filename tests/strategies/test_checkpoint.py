@@ -1,0 +1,205 @@
+"""A run that is killed and started again ends as if nothing had happened."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from apps import numpy_app, resumable_run
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+)
+
+from pncs_flower.clients import summary_mod
+from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.strategies import GradientMemory, RoundRobin, SelectionError, UniformSelection
+from pncs_flower.strategies.checkpoint import CheckpointFolder
+from pncs_flower.strategies.snapshot import StrategyState, decode, encode
+
+TESTS = Path(__file__).resolve().parent.parent
+KILLS = int(os.environ.get("PNCS_KILLS", "4"))
+
+
+def start(folder, rounds: int, kind=RoundRobin, **options):
+    strategy = kind(FedAvg(fraction_evaluate=0.0), checkpoint=folder, seed=3, **options)
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 6)
+    result = strategy.start(grid, numpy_app.initial_arrays(), num_rounds=rounds)
+    return strategy, result
+
+
+@pytest.mark.parametrize("kind", [RoundRobin, UniformSelection, GradientMemory])
+def test_stopping_after_any_round_and_going_on_changes_nothing(tmp_path, kind):
+    whole, result = start(None, 6, kind)
+    for stop in range(1, 6):
+        folder = tmp_path / str(stop)
+        start(folder, stop, kind)
+        resumed, resumed_result = start(folder, 6, kind)
+        assert [r.chosen for r in resumed.history] == [r.chosen for r in whole.history]
+        assert resumed_result.arrays == result.arrays
+
+
+def test_a_run_that_is_done_is_not_run_again(tmp_path):
+    _, result = start(tmp_path, 3)
+    strategy, again = start(tmp_path, 3)
+    assert again.arrays == result.arrays
+    assert len(strategy.history) == 3
+
+
+def test_killed_at_random_moments_it_ends_with_the_same_bits(tmp_path):
+    expected = resumable_run.run(None)
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    moments = random.Random(KILLS)
+    kills, attempt = 0, 0
+    while kills < KILLS:
+        attempt += 1
+        folder = tmp_path / str(attempt)
+        for _ in range(200):
+            process = subprocess.Popen(
+                [sys.executable, str(TESTS / "apps" / "resumable_run.py"), str(folder)],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            if kills < KILLS:
+                _wait_for_progress(process, folder)
+                time.sleep(moments.uniform(0, 0.3))
+                if process.poll() is None:
+                    process.send_signal(signal.SIGKILL)
+                    kills += 1
+            output, _ = process.communicate(timeout=60)
+            if process.returncode == 0:
+                break
+        assert output.split() == ["digest", expected]
+
+
+def _wait_for_progress(process: subprocess.Popen, folder: Path) -> None:
+    """Wait until the run has written something new, so that imports are not all that is killed."""
+    before = set(folder.glob("*")) if folder.exists() else set()
+    while (
+        process.poll() is None and (set(folder.glob("*")) if folder.exists() else set()) <= before
+    ):
+        time.sleep(0.01)
+
+
+def newest(folder: Path) -> Path:
+    return max(folder.glob("*.checkpoint"))
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped bit", "empty", "other format"])
+def test_damaged_newest_checkpoint_falls_back_to_the_one_before(tmp_path, damage, caplog):
+    _, result = start(None, 6)
+    start(tmp_path, 4)
+    path = newest(tmp_path)
+    data = bytearray(path.read_bytes())
+    if damage == "truncated":
+        data = data[: len(data) // 2]
+    elif damage == "flipped bit":
+        data[-100] ^= 1
+    elif damage == "empty":
+        data = bytearray()
+    else:
+        data[:17] = b"pncs-checkpoint 9"
+    path.write_bytes(data)
+    _, resumed = start(tmp_path, 6)
+    assert resumed.arrays == result.arrays
+    assert "cannot be used" in caplog.text
+    assert "the one before" in caplog.text
+
+
+def test_all_checkpoints_damaged_is_an_error_that_says_what_to_do(tmp_path):
+    start(tmp_path, 3)
+    for path in tmp_path.glob("*.checkpoint"):
+        path.write_bytes(b"")
+    with pytest.raises(ValueError, match="Remove the folder to start from the first round"):
+        start(tmp_path, 6)
+
+
+def test_the_last_two_are_kept_and_nothing_half_written(tmp_path):
+    start(tmp_path, 5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "round-00000004.checkpoint",
+        "round-00000005.checkpoint",
+    ]
+
+
+def test_full_disk_costs_the_checkpoint_but_not_the_run(tmp_path, monkeypatch):
+    _, result = start(None, 6)
+    start(tmp_path, 2)
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        strategy, _ = start(tmp_path, 4)
+    assert "No space left on device" in strategy.history[-2].notes[-1]
+    assert newest(tmp_path).name == "round-00000002.checkpoint"
+    assert not list(tmp_path.glob("*.partial"))
+    assert start(tmp_path, 6)[1].arrays == result.arrays
+
+
+def test_checkpoint_of_other_settings_is_refused(tmp_path):
+    start(tmp_path, 2)
+    with pytest.raises(ValueError, match=r"num_selected=2.*num_selected=3"):
+        start(tmp_path, 4, num_selected=3)
+
+
+def test_wrapper_outside_cannot_resume_and_says_so(tmp_path):
+    inner = UniformSelection(FedAvg(fraction_evaluate=0.0), checkpoint=tmp_path)
+    outer = DifferentialPrivacyServerSideFixedClipping(inner, 0.1, 1.0, num_sampled_clients=2)
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 4)
+    with pytest.raises(SelectionError, match="Make the selection strategy the outermost"):
+        outer.start(grid, numpy_app.initial_arrays(), num_rounds=1)
+
+
+def test_state_of_a_base_strategy_is_what_has_changed_since_it_was_made():
+    inner = FedAdam(eta=0.3)
+    base = DifferentialPrivacyServerSideFixedClipping(inner, 0.1, 1.0, num_sampled_clients=2)
+    state = StrategyState(base)
+    assert state.changed() == {"strategy": {}}
+    inner.m_t = {"w": np.ones(2)}
+    assert list(state.changed()["strategy"]) == ["m_t"]
+    inner.m_t = None
+    state.restore({"strategy": {"m_t": {"w": np.zeros(1)}}})
+    assert inner.m_t["w"].tolist() == [0]
+
+
+VALUES = [
+    None,
+    [True, 1, 2.5, float("inf"), "text", b"\x00\xff"],
+    (1, {"a": (2,), 3: [4]}),
+    np.arange(6, dtype=np.float16).reshape(2, 3),
+    np.float32(0.1),
+    ArrayRecord({"w": Array(np.ones((2, 2), np.float32))}),
+    ConfigRecord({"b": b"\x01", "l": ["x"], "f": True}),
+    MetricRecord({"m": [1.5, 2.5]}),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_value_comes_back_from_a_file_as_it_was(tmp_path, value):
+    folder = CheckpointFolder(tmp_path)
+    folder.save(1, {"value": value})
+    loaded = folder.load()["value"]
+    np.testing.assert_equal(loaded, np.asarray(value) if isinstance(value, np.generic) else value)
+    assert type(loaded) is (np.ndarray if isinstance(value, np.generic) else type(value))
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, np.array([None])])
+def test_what_cannot_be_written_without_pickle_is_refused(value):
+    with pytest.raises(TypeError, match="cannot be written"):
+        encode(value, {})
+
+
+def test_unknown_kind_of_value_is_refused():
+    with pytest.raises(ValueError, match="unknown kind of value 'code'"):
+        decode({"code": "print"}, {})
