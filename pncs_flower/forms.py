@@ -76,6 +76,7 @@ def score(
     # high^k - low^k = -high^k expm1(k log(low / high)) without cancellation: where the two are
     # close, their logarithms differ by log1p of the gap.
     k = 1 / p if form == "printed" else 2 / p
+    high = xp.clip(high, 0.5, None)  # it is at least 1, except between zero vectors
     drop = xp.abs(gap) * ratio / high
     with np.errstate(divide="ignore"):  # low = 0: expm1(-inf) is right
         log_ratio = xp.where(
