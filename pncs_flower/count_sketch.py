@@ -56,6 +56,7 @@ def count_sketch(
     """
     rows = max(1, _SLAB // size)
     slab = rows * size
+    rows = min(rows, -(-values.size // size))  # the first slab may be the only one, and shorter
     names = (seed, "count-sketch", layer)
     row_shifts = _shifts(rows, size, *names, "rows")
     slab_shifts = _shifts(-(-values.size // slab), size, *names, "slabs")
@@ -71,10 +72,8 @@ def count_sketch(
             if power:
                 term = term * block
             _add_shifted(sums[power], term, int(shift))
-    result = np.zeros((powers, size))
-    for row, shift in enumerate(row_shifts):
-        result += np.roll(sums[:, row], shift, axis=1)
-    return result
+    buckets = (np.arange(size) + row_shifts[:, None]) % size
+    return np.stack([np.bincount(buckets.ravel(), part.ravel(), size) for part in sums])
 
 
 def _shifts(count: int, size: int, *names: int | str) -> np.ndarray:
