@@ -69,8 +69,8 @@ def run_in_flower(
     finally:
         with ignoring_signals():
             stop_descendants()
+            _complete(output / FLOWER_LOG, home / "local-superlink" / "superlink.log")
             shutil.rmtree(home, ignore_errors=True)
-            _drop_colours(output / FLOWER_LOG)
 
 
 class _Flower:
@@ -182,8 +182,12 @@ class _Flower:
         return answer
 
 
-def _drop_colours(log: Path) -> None:
+def _complete(log: Path, superlink_log: Path) -> None:
+    """Put the SuperLink's own log after the run's, and take the colours out."""
     text = log.read_text(encoding="utf-8", errors="replace")
+    if superlink_log.exists():
+        text += "\nThe SuperLink's log\n\n"
+        text += superlink_log.read_text(encoding="utf-8", errors="replace")
     log.write_text(_ANSI.sub("", text), encoding="utf-8")
 
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = [
@@ -83,35 +83,42 @@ def stop_descendants(grace: float = 5.0) -> None:
 
 @contextlib.contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Turn a signal to end into SystemExit, so that what is to be cleaned up is."""
+    """Turn a signal to end into SystemExit, so that what is to be cleaned up is.
+
+    After the first one no other is heeded, until the process has ended.
+    """
+    before = {number: signal.getsignal(number) for number in _ENDING}
 
     def leave(number: int, frame: object) -> None:
-        for other in _ENDING:  # once is enough, cleaning up takes a moment
-            signal.signal(other, signal.SIG_IGN)
+        before.clear()
+        _ignore_signals()
         raise SystemExit(128 + number)
 
-    with _handling(leave):
-        yield
-
-
-@contextlib.contextmanager
-def ignoring_signals() -> Iterator[None]:
-    """Finish cleaning up, whoever is impatient."""
-    with _handling(signal.SIG_IGN):
-        yield
-
-
-@contextlib.contextmanager
-def _handling(handler: Callable[[int, object], None] | signal.Handlers) -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in _ENDING}
     for number, current in before.items():
         if current is not signal.SIG_IGN:  # as nohup leaves it
-            signal.signal(number, handler)
+            signal.signal(number, leave)
     try:
         yield
     finally:
         for number, current in before.items():
             signal.signal(number, current)
+
+
+@contextlib.contextmanager
+def ignoring_signals() -> Iterator[None]:
+    """Finish cleaning up, whoever is impatient."""
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    _ignore_signals()
+    try:
+        yield
+    finally:
+        for number, current in before.items():
+            signal.signal(number, current)
+
+
+def _ignore_signals() -> None:
+    for number in _ENDING:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _processes() -> Iterator[tuple[int, int, str]]:

@@ -30,6 +30,7 @@ _FREE, _COOLING, _CHOSEN, _LOST = range(4)
 
 _MAX_ROWS = 12
 _MAX_LABELS = 30
+_LABEL_STEPS = [m * 10**e for e in range(9) for m in (1, 2, 5)]
 
 
 def round_line(row: Mapping[str, Any], num_rounds: int) -> str:
@@ -126,7 +127,7 @@ def draw_rounds(path: Path) -> Path:
         f"{config['strategy']} on {config['dataset']}: "
         f"{config['num-selected']} of {len(clients)} clients per round"
     )
-    above.set_title(rows[0]["rule"], fontsize=7, color="#555555", wrap=True)
+    figure.legend(handles=_legend(rows), loc="outside lower center", ncols=4, frameon=False)
     picture = path / PICTURE
     figure.savefig(picture)
     return picture
@@ -168,7 +169,7 @@ def _draw_clients(axes: Axes, rows: Sequence[Mapping[str, Any]], clients: Sequen
             axes.axvline(row["round"] - 0.5, color="white", linewidth=1)
         for index in range(1, len(clients)):
             axes.axhline(index - 0.5, color="white", linewidth=1)
-    step = -(-len(clients) // _MAX_LABELS)
+    step = next(n for n in _LABEL_STEPS if n * _MAX_LABELS >= len(clients))
     axes.set_yticks(range(0, len(clients), step), clients[::step])
     axes.set_ylabel("client")
     axes.set_xlabel("round")
@@ -176,19 +177,15 @@ def _draw_clients(axes: Axes, rows: Sequence[Mapping[str, Any]], clients: Sequen
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    seen = {state for states_of_client in states for state in states_of_client}
-    axes.legend(
-        handles=[
-            Patch(facecolor=_COLOURS[i], edgecolor="#999999", linewidth=0.5, label=_STATES[i])
-            for i in range(len(_STATES))
-            if i in seen
-        ],
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.18),
-        ncols=4,
-        frameon=False,
-        fontsize=9,
-    )
+
+
+def _legend(rows: Sequence[Mapping[str, Any]]) -> list[Patch]:
+    lost = any(set(row["chosen"]) - set(row["delivered"]) for row in rows)
+    return [
+        Patch(facecolor=colour, edgecolor="#999999", linewidth=0.5, label=state)
+        for state, colour in zip(_STATES, _COLOURS, strict=True)
+        if lost or state != _STATES[_LOST]
+    ]
 
 
 def _state(client: str, row: Mapping[str, Any]) -> int:
@@ -197,7 +194,7 @@ def _state(client: str, row: Mapping[str, Any]) -> int:
     return _COOLING if client in row["cooling"] else _FREE
 
 
-def _few(clients: Sequence[str], most: int = 6) -> str:
+def _few(clients: Sequence[str], most: int = 4) -> str:
     rest = len(clients) - most
     return ", ".join(clients[:most]) + (f" and {rest} more" if rest > 0 else "")
 

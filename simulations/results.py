@@ -30,7 +30,7 @@ def output_path(config: Config) -> Path:
     """
     default = f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config.strategy}"
     path = Path(config.output_dir or default).expanduser().resolve()
-    if (path / ROUNDS).exists():
+    if read_rounds(path):
         raise FileExistsError(f"{path} holds a run already: choose another output-dir, or move it")
     return path
 
@@ -50,7 +50,7 @@ class RunFolder:
         path.mkdir(parents=True, exist_ok=True)
         self.path = path
         (path / "config.toml").write_text(format_toml(config.to_run_config()), encoding="utf-8")
-        (path / ROUNDS).touch(exist_ok=False)
+        (path / ROUNDS).touch()
 
     def add_round(self, row: Mapping[str, Any]) -> None:
         """Append a round to ``rounds.jsonl``; a number that is not finite becomes null."""
