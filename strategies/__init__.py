@@ -2,12 +2,19 @@
 
 from .active_fl import ActiveFL
 from .divfl import DivFL
-from .errors import NoSummariesError, SelectionError, TooFewClientsError
+from .errors import (
+    DeadWorkerError,
+    EmptyRoundsError,
+    NoSummariesError,
+    SelectionError,
+    TooFewClientsError,
+)
 from .fedcor import FedCor
 from .gradient_memory import GradientMemory
 from .gradient_norm import GradientNorm
 from .history import RoundRecord
 from .oort import Oort
+from .options import SelectionOptions
 from .pncs import PNCS
 from .power_of_choice import PowerOfChoice
 from .round_robin import RoundRobin
@@ -19,7 +26,9 @@ __all__ = [
     "PNCS",
     "ActiveFL",
     "Choice",
+    "DeadWorkerError",
     "DivFL",
+    "EmptyRoundsError",
     "FedCor",
     "GradientMemory",
     "GradientNorm",
@@ -30,6 +39,7 @@ __all__ = [
     "RoundRecord",
     "RoundRobin",
     "SelectionError",
+    "SelectionOptions",
     "SelectionRule",
     "SelectionStrategy",
     "TooFewClientsError",

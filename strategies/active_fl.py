@@ -7,9 +7,10 @@ from typing import Literal, Unpack
 
 from flwr.serverapp.strategy import Strategy
 
+from .options import SelectionOptions
 from .reported import check_share, draw, order_by_value, reported, round_down, round_half_up, sizes
 from .rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
-from .selection import SelectionOptions, SelectionStrategy
+from .selection import SelectionStrategy
 
 __all__ = ["ActiveFL", "ActiveFLRule", "Unseen"]
 
@@ -101,7 +102,7 @@ class ActiveFL(SelectionStrategy):
     loss_key : str (default: "train-loss")
         The metric with which clients report their mean loss along with the update.
     **options
-        See `SelectionStrategy`.
+        See `SelectionOptions`.
 
     Notes
     -----

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator
 
+from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
-__all__ = ["check_base"]
+from .errors import SelectionError
+
+__all__ = ["check_base", "same_for_all", "unwrap"]
 
 
 def check_base(base: Strategy, num_selected: int) -> None:
@@ -30,7 +33,7 @@ def check_base(base: Strategy, num_selected: int) -> None:
             f"base is {type(base).__name__}, but must be a strategy of flwr.serverapp.strategy, "
             "such as FedAvg()"
         )
-    for strategy in _unwrap(base):
+    for strategy in unwrap(base):
         name = type(strategy).__name__
         for option in ("min_train_nodes", "min_available_nodes"):
             least = getattr(strategy, option, 0)
@@ -53,8 +56,26 @@ def check_base(base: Strategy, num_selected: int) -> None:
             )
 
 
-def _unwrap(strategy: object) -> Iterator[Strategy]:
+def unwrap(strategy: object) -> Iterator[Strategy]:
     """Yield a strategy and those that it wraps; Flower's wrappers keep theirs in `strategy`."""
     while isinstance(strategy, Strategy):
         yield strategy
         strategy = getattr(strategy, "strategy", None)
+
+
+def same_for_all(messages: list[Message], base: Strategy) -> Message:
+    """Return the one training message of a base strategy, or say that it has several.
+
+    The pre-round comes before the choice, so the message must not depend on who is chosen.
+    """
+    first = messages[0]
+    if any(_differ(first.content, message.content) for message in messages[1:]):
+        raise SelectionError(
+            f"{type(base).__name__} makes a message of its own for each client. A rule that asks "
+            "for summaries needs one message for all, because it is sent before the choice"
+        )
+    return first
+
+
+def _differ(one: RecordDict, other: RecordDict) -> bool:
+    return one is not other and one != other

@@ -11,9 +11,10 @@ from flwr.serverapp.strategy import Strategy
 from pncs_flower.protocol import SummaryKind, SummaryRequest
 from pncs_flower.sketches import Coordinates, Count, Layers, Sketch, parse_sketch
 
+from .options import SelectionOptions
 from .reported import check_share
 from .rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
-from .selection import SelectionOptions, SelectionStrategy
+from .selection import SelectionStrategy
 
 __all__ = ["DivFL", "DivFLRule", "facility_location", "pairwise_distances"]
 
@@ -187,7 +188,7 @@ class DivFL(SelectionStrategy):
         the paper's code, a client's gradient is that of its last participation; here it is taken
         one round later, at the weights that its update led to.
     **options
-        See `SelectionStrategy`.
+        See `SelectionOptions`.
 
     Notes
     -----

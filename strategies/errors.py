@@ -1,6 +1,12 @@
 """The errors that end a run, each with what to do about it."""
 
-__all__ = ["NoSummariesError", "SelectionError", "TooFewClientsError"]
+__all__ = [
+    "DeadWorkerError",
+    "EmptyRoundsError",
+    "NoSummariesError",
+    "SelectionError",
+    "TooFewClientsError",
+]
 
 
 class SelectionError(RuntimeError):
@@ -13,3 +19,11 @@ class TooFewClientsError(SelectionError):
 
 class NoSummariesError(SelectionError):
     """Every client that was asked failed to send a summary that can be used."""
+
+
+class EmptyRoundsError(SelectionError):
+    """Too many rounds in a row ended without a single update."""
+
+
+class DeadWorkerError(SelectionError):
+    """A worker process of the simulation has died; Flower goes on handing it work."""

@@ -4,10 +4,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from flwr.app import ConfigRecord, ConfigRecordValues, Message, RecordDict
+from flwr.app import ConfigRecord, ConfigRecordValues, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from pncs_flower.protocol import MARKER, Phase
+
+from .errors import DeadWorkerError
 
 __all__ = ["Replies", "content_bytes", "exchange", "marked_message", "sort_replies"]
 
@@ -96,12 +99,27 @@ def sort_replies(sent: Iterable[Message], received: Iterable[Message], missing: 
         if node_id is None:
             continue
         if message.has_error():
+            _stop_if_worker_died(message.error)
             replies.failures[node_id] = _plain_reason(message.error.reason)
         else:
             replies.contents[node_id] = message.content
     for node_id in node_of.values():
         replies.failures[node_id] = missing
     return replies
+
+
+def _stop_if_worker_died(error: Error) -> None:
+    """Stop the run if a Ray worker has died.
+
+    Flower does not replace it and keeps giving it messages, each of which fails at once, so that
+    soon nearly all clients fail and the run still counts as completed.
+    """
+    if error.code == ErrorCode.UNKNOWN and "ActorDiedError" in (error.reason or ""):
+        raise DeadWorkerError(
+            "a worker process of the simulation has died, perhaps for want of memory: give each "
+            "client more CPUs, so that fewer run at once, and start again (with checkpoint=, the "
+            f"run goes on where it stopped). Ray says: {_plain_reason(error.reason)}"
+        )
 
 
 def _plain_reason(reason: str | None) -> str:

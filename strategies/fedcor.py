@@ -12,9 +12,10 @@ from pncs_flower.protocol import LOSS, SummaryRequest
 from pncs_flower.randomness import generator
 
 from .gaussian_process import condition, covariance, fit
+from .options import SelectionOptions
 from .reported import sizes
 from .rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
-from .selection import SelectionOptions, SelectionStrategy
+from .selection import SelectionStrategy
 from .uniform import UniformRule
 
 __all__ = ["SCHEDULES", "FedCor", "FedCorRule", "Schedule", "greedy"]
@@ -252,7 +253,7 @@ class FedCor(SelectionStrategy):
         When the process is fitted; see `Schedule` and `SCHEDULES`. ``"short"`` is for runs of about
         20 rounds. The round's record has the numbers.
     **options
-        See `SelectionStrategy`.
+        See `SelectionOptions`.
 
     Notes
     -----

@@ -12,8 +12,9 @@ from pncs_flower.randomness import derive_seed
 from pncs_flower.sketches import Sketch, parse_sketch
 from pncs_flower.subset import nearest_mean_subset
 
+from .options import SelectionOptions
 from .rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
-from .selection import SelectionOptions, SelectionStrategy
+from .selection import SelectionStrategy
 
 __all__ = ["GradientMemory", "GradientMemoryRule"]
 
@@ -165,7 +166,7 @@ class GradientMemory(SelectionStrategy):
         Ask so many clients each round, those not asked for the longest time first; the last known
         sketches of the others stand in for them. All are asked if None.
     **options
-        See `SelectionStrategy`.
+        See `SelectionOptions`.
 
     Notes
     -----

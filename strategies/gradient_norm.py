@@ -9,9 +9,10 @@ from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.protocol import SummaryKind, SummaryRequest
 
+from .options import SelectionOptions
 from .reported import order_by_value
 from .rule import Choice, Round, RuleState, SelectionRule, Summary
-from .selection import SelectionOptions, SelectionStrategy
+from .selection import SelectionStrategy
 
 __all__ = ["GradientNorm", "GradientNormRule"]
 
@@ -60,7 +61,7 @@ class GradientNorm(SelectionStrategy):
         The norm of the local update, or of the gradient at the current weights, which the app must
         be able to give (`pncs_flower.clients.SummaryMod`).
     **options
-        See `SelectionStrategy`.
+        See `SelectionOptions`.
     """
 
     def __init__(

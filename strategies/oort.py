@@ -8,9 +8,10 @@ from typing import Any, Unpack
 import numpy as np
 from flwr.serverapp.strategy import Strategy
 
+from .options import SelectionOptions
 from .reported import check_share, draw, reported, round_half_up, sizes
 from .rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
-from .selection import SelectionOptions, SelectionStrategy
+from .selection import SelectionStrategy
 
 __all__ = ["Oort", "OortRule"]
 
@@ -141,7 +142,7 @@ class Oort(SelectionStrategy):
         arrive together, so the server cannot measure it. If None, speed plays no part: penalty,
         pacer_step and T are without effect.
     **options
-        See `SelectionStrategy`.
+        See `SelectionOptions`.
     """
 
     def __init__(

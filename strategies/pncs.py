@@ -15,8 +15,9 @@ from pncs_flower.randomness import derive_seed
 from pncs_flower.similarity import layered_cosine
 from pncs_flower.sketches import Sketch, parse_sketch
 
+from .options import SelectionOptions
 from .rule import Choice, Round, RuleState, SelectionRule, Summary
-from .selection import SelectionOptions, SelectionStrategy
+from .selection import SelectionStrategy
 
 __all__ = ["PNCS", "CandidateOrder", "PNCSRule"]
 
@@ -159,7 +160,7 @@ class PNCS(SelectionStrategy):
     candidate_order : {"longest-unasked", "random"} (default: "longest-unasked")
         Which clients are asked where not all are: those last asked longest ago, or any.
     **options
-        See `SelectionStrategy`.
+        See `SelectionOptions`.
 
     Examples
     --------

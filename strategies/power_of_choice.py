@@ -10,9 +10,10 @@ from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.protocol import LOSS, SummaryRequest
 
+from .options import SelectionOptions
 from .reported import draw, order_by_value, reported, sizes
 from .rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
-from .selection import SelectionOptions, SelectionStrategy
+from .selection import SelectionStrategy
 
 __all__ = ["PowerOfChoice", "PowerOfChoiceRule", "Variant"]
 
@@ -107,7 +108,7 @@ class PowerOfChoice(SelectionStrategy):
     loss_key : str (default: "train-loss")
         The metric with which clients report their training loss, for ``"rpow-d"``.
     **options
-        See `SelectionStrategy`.
+        See `SelectionOptions`.
 
     Notes
     -----

@@ -39,6 +39,8 @@ class Roster:
     ----------
     num_examples : dict of str to float
         How many training examples clients have, of those that say so.
+    excluded : dict of str to str
+        Clients left out for the rest of the run, with the reason.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Roster:
         self._key_of_node: dict[int, str] = {}
         self._declared = 0
         self.num_examples: dict[str, float] = {}
+        self.excluded: dict[str, str] = {}
         self._complete_once = False
 
     def update(self, grid: Grid, num_selected: int, record: RoundRecord) -> dict[str, int]:
@@ -114,6 +117,10 @@ class Roster:
         self._complete_once = True
         return clients
 
+    def exclude(self, client: str, reason: str) -> None:
+        """Leave a client out for the rest of the run."""
+        self.excluded[client] = reason
+
     def _introduce(
         self, grid: Grid, node_ids: list[int], online: set[int], record: RoundRecord
     ) -> dict[int, str]:
@@ -158,7 +165,9 @@ class Roster:
         present = {
             key: node_id
             for node_id, key in self._key_of_node.items()
-            if node_id in online and (self._eligible is None or self._eligible(key))
+            if node_id in online
+            and key not in self.excluded
+            and (self._eligible is None or self._eligible(key))
         }
         return {key: present[key] for key in sorted(present, key=client_order)}
 

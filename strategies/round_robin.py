@@ -8,8 +8,9 @@ from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.randomness import derive_seed
 
+from .options import SelectionOptions
 from .rule import Choice, Round, RuleState, SelectionRule, Summary
-from .selection import SelectionOptions, SelectionStrategy
+from .selection import SelectionStrategy
 
 __all__ = ["RoundRobin", "RoundRobinRule"]
 
@@ -41,7 +42,7 @@ class RoundRobin(SelectionStrategy):
     num_selected : int (default: 2)
         Clients that train in a round.
     **options
-        See `SelectionStrategy`.
+        See `SelectionOptions`.
     """
 
     def __init__(

@@ -1,45 +1,35 @@
 """The two-phase round: ask for summaries, choose, and let any Flower strategy train the chosen."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Unpack
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
-from pncs_flower.protocol import SUMMARIZE, TRAIN, SummaryRequest
+from pncs_flower.protocol import TRAIN, client_order
 
-from .base import check_base
-from .decoding import SummaryDecoder, check_update, decode_loss
-from .errors import NoSummariesError, SelectionError
-from .exchange import content_bytes, exchange, marked_message, sort_replies
+from .base import check_base, same_for_all
+from .errors import EmptyRoundsError, NoSummariesError, SelectionError
+from .exchange import content_bytes, marked_message
 from .grid_view import GridView
 from .history import RoundRecord, append_json_line, write_json_lines
+from .options import CheckedOptions, SelectionOptions
+from .pre_round import PreRound
 from .resumption import EvaluateFunction, Resumption
 from .roster import Roster
-from .rule import Metrics, SelectionRule, Summary
+from .rule import Choice, SelectionRule, Summary
 from .selector import Plan, Selector
+from .updates import Delivery, SketchCheck, UpdateChecks
 
-__all__ = ["SelectionOptions", "SelectionStrategy"]
+__all__ = ["SelectionStrategy"]
 
 _INFO = 20
-
-
-class SelectionOptions(TypedDict, total=False):
-    """Options that every selection strategy takes; see `SelectionStrategy`."""
-
-    queue_length: int
-    seed: int
-    eligible: Callable[[str], bool] | None
-    min_clients: int | None
-    wait_timeout: float
-    summary_timeout: float
-    history_path: str | Path | None
-    checkpoint: str | Path | None
 
 
 class SelectionStrategy(Strategy):
@@ -56,25 +46,8 @@ class SelectionStrategy(Strategy):
         Any message-based Flower strategy: it configures, aggregates and evaluates.
     rule : SelectionRule
         Who is asked, for what, and who is chosen.
-    queue_length : int (default: 0)
-        Length of the Age-of-Update queue, in clients: a client selected in round t may be selected
-        again in round t' > t + queue_length / num_selected.
-    seed : int (default: 0)
-        Seed of everything random in sketches and choices.
-    eligible : callable, optional (default: None)
-        ``eligible(key) -> bool``: whether a client may take part at all.
-    min_clients : int, optional (default: None)
-        Wait for this many clients before the first round. If None, simulated clients (those with
-        ``num-partitions`` in their node config) say how many there are.
-    wait_timeout : float (default: 60.0)
-        Seconds to wait for clients to connect, and for a new one to introduce itself.
-    summary_timeout : float (default: 600.0)
-        Seconds to wait for the summaries; the rule then chooses among those that arrived.
-    history_path : str or Path, optional (default: None)
-        A file to which the record of each round is appended, as a line of JSON.
-    checkpoint : str or Path, optional (default: None)
-        A folder in which the run is saved after each round. Where it holds a run already, `start`
-        goes on in the round after. Clients must not depend on what they remember of earlier rounds.
+    **options
+        See `SelectionOptions`.
 
     Attributes
     ----------
@@ -92,45 +65,27 @@ class SelectionStrategy(Strategy):
         self,
         base: Strategy,
         rule: SelectionRule,
-        *,
-        queue_length: int = 0,
-        seed: int = 0,
-        eligible: Callable[[str], bool] | None = None,
-        min_clients: int | None = None,
-        wait_timeout: float = 60.0,
-        summary_timeout: float = 600.0,
-        history_path: str | Path | None = None,
-        checkpoint: str | Path | None = None,
+        **options: Unpack[SelectionOptions],
     ) -> None:
-        if rule.num_selected < 1:
-            raise ValueError(
-                f"num_selected is {rule.num_selected}, but a round selects at least 1 client"
-            )
-        if queue_length < 0:
-            raise ValueError(f"queue_length is {queue_length}, but must be 0 (no queue) or more")
-        if min_clients is not None and min_clients < rule.num_selected:
-            raise ValueError(
-                f"min_clients is {min_clients}, but each round selects {rule.num_selected}"
-            )
-        for name, seconds in (("wait_timeout", wait_timeout), ("summary_timeout", summary_timeout)):
-            if not 0 < seconds < float("inf"):
-                raise ValueError(f"{name} is {seconds}, but must be a number of seconds above 0")
+        self.options = CheckedOptions(**options)
+        self.options.check(rule.num_selected)
         check_base(base, rule.num_selected)
         self.base = base
         self.rule = rule
-        self.queue_length = queue_length
-        self.seed = seed
         self.history: list[RoundRecord] = []
-        self._selector = Selector(rule, queue_length, seed)
-        self._roster = Roster(min_clients, wait_timeout, eligible)
-        self._summary_timeout = summary_timeout
-        self._history_path = None if history_path is None else Path(history_path)
-        self._resumption = None if checkpoint is None else Resumption(checkpoint, base)
+        self._selector = Selector(rule, self.options.queue_length, self.options.seed)
+        self._roster = Roster(
+            self.options.min_clients, self.options.wait_timeout, self.options.eligible
+        )
+        folder = self.options.checkpoint
+        self._resumption = None if folder is None else Resumption(folder, base)
+        # What one call leaves for the next, within a round.
         self._clients: dict[str, int] = {}
         self._plan: Plan | None = None
-        self._sent: list[Message] = []
+        self._checks: UpdateChecks | None = None
+        self._sketches: SketchCheck | None = None
+        self._sent: dict[str, Message] = {}
         self._evaluations: list[Message] = []
-        self._shapes: dict[str, tuple[int, ...]] = {}
         self._training_start = 0.0
 
     def start(
@@ -138,14 +93,15 @@ class SelectionStrategy(Strategy):
         grid: Grid,
         initial_arrays: ArrayRecord,
         num_rounds: int = 3,
-        timeout: float = 3600,
+        timeout: float = 600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFunction | None = None,
     ) -> Result:
         """Run Flower's loop of rounds; with a checkpoint, those that are not done yet.
 
-        See `flwr.serverapp.strategy.Strategy.start`, which this calls.
+        See `flwr.serverapp.strategy.Strategy.start`, which this calls. The timeout for training
+        is 600 seconds unless another is given, not the hour of Flower's own.
         """
         loop = partial(super().start, grid, timeout=timeout, evaluate_config=evaluate_config)
         if self._resumption is None:
@@ -168,16 +124,15 @@ class SelectionStrategy(Strategy):
         TooFewClientsError
             If fewer than ``num_selected`` clients take part.
         NoSummariesError
-            If all that were asked for a summary failed to send one.
+            If too few summaries came, and it is plain that none will come or the option says stop.
         ValueError
             If the rule asks for a layer that the model does not have.
         """
         server_round += self._offset
         if self._resumption is not None:
             self._resumption.save(self, server_round - 1, arrays)
-        request = self.rule.request
         # First of all, so that an unknown layer is an error before anybody trains.
-        decode = _decoder(request, arrays) if request else None
+        pre_round = self._pre_round(arrays)
         record = RoundRecord(server_round, rule=str(self.rule))
         self.history.append(record)
         self._clients = self._roster.update(grid, self.rule.num_selected, record)
@@ -188,88 +143,93 @@ class SelectionStrategy(Strategy):
             record.notes.append(
                 f"too few clients were free, so {', '.join(plan.released)} left the queue early"
             )
-
         if not plan.candidates:
-            request = None  # a rule may ask in some rounds only
-        summaries: dict[str, Summary] = {}
+            pre_round = None  # a rule may ask in some rounds only
+
         templates: list[Message] = []
-        if request and decode:
+        summaries: dict[str, Summary] = {}
+        if pre_round is not None:
             templates = self._configure_base(
                 server_round, arrays, config, grid, plan.now.available[: self.rule.num_selected]
             )
-            if templates:
-                template = _same_for_all(templates, self.base)
-                summaries = self._collect_summaries(grid, plan, request, decode, template, record)
-        start = time.monotonic()
-        choice = self._selector.choose(plan, summaries)
-        record.seconds["selection"] = time.monotonic() - start
-        record.chosen = list(choice.clients)
-        record.mean_similarity, record.optimal = choice.mean_similarity, choice.optimal
-        if not request:
+            if not templates:  # the base strategy does not train in this round
+                return self._send({}, plan, arrays, record)
+            template = same_for_all(templates, self.base)
+            candidates = {client: self._clients[client] for client in plan.candidates}
+            summaries.update(pre_round.ask(grid, template, candidates, record))
+        choice = self._choose(plan, summaries, record)
+        if pre_round is None:
             templates = self._configure_base(server_round, arrays, config, grid, choice.clients)
+        self._sketches = None
+        if self.options.verify_sketches and pre_round and pre_round.request.kind == "update":
+            self._sketches = SketchCheck(
+                pre_round.request, summaries, self.options.seed, server_round
+            )
 
         by_node = {message.metadata.dst_node_id: message for message in templates}
-        marker = {"round": server_round, "seed": self.seed}
-        self._sent = [
-            marked_message(
+        chosen = {client: self._clients[client] for client in choice.clients}
+        marker = {"round": server_round, "seed": self.options.seed}
+        sent = {
+            client: marked_message(
+                # Without a pre-round, a base strategy may have a message of its own for each.
                 node_id,
                 TRAIN,
                 marker,
-                # Without a pre-round, a base strategy may have a message of its own for each.
-                by_node[node_id] if not request else templates[0],
+                templates[0] if pre_round else by_node[node_id],
             )
-            for node_id in (self._clients[client] for client in choice.clients)
-            if templates and (request or node_id in by_node)
-        ]
-        self._plan = plan
-        self._shapes = {name: tuple(array.shape) for name, array in arrays.items()}
-        record.bytes_down["training"] = sum(content_bytes(m.content) for m in self._sent)
-        self._training_start = time.monotonic()
-        return self._sent
+            for client, node_id in chosen.items()
+            if pre_round or node_id in by_node
+        }
+        return self._send(sent, plan, arrays, record)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Drop the updates that cannot be used and hand the others on, sorted by client."""
+        """Drop the updates that cannot be used and hand the others on, sorted by client.
+
+        Raises
+        ------
+        EmptyRoundsError
+            If this was the last of too many rounds in a row without a new model.
+        """
         received = list(replies)
         server_round += self._offset
-        record, plan = self.history[-1], self._plan
-        if plan is None or record.round != server_round:
+        record, plan, checks = self.history[-1], self._plan, self._checks
+        if plan is None or checks is None or record.round != server_round:
             raise SelectionError(f"round {server_round} was not configured by this strategy")
         record.seconds["training"] = time.monotonic() - self._training_start
-        sorted_replies = sort_replies(self._sent, received, "no reply in time")
-        record.bytes_up["training"] = sorted_replies.bytes_up
-        message_of = {m.metadata.reply_to_message_id: m for m in reversed(received)}
-        node_of = {m.metadata.dst_node_id: m.metadata.message_id for m in self._sent}
-
         start = time.monotonic()
-        updates: list[Message] = []
-        metrics_of: dict[str, Metrics] = {}
-        for client in record.chosen:
-            node_id = self._clients[client]
-            content = sorted_replies.contents.get(node_id)
-            try:
-                if content is None:
-                    raise ValueError(sorted_replies.failures.get(node_id, "it was not asked"))
-                check_update(content, self._shapes)
-            except ValueError as error:
-                record.rejected[client] = f"training: {error}"
-                log(_INFO, "Update of client %s is not used: %s", client, error)
-                continue
-            record.delivered.append(client)
-            metrics_of[client] = _numbers(content)
-            updates.append(message_of[node_of[node_id]])
-        arrays, metrics = self.base.aggregate_train(server_round, updates)
+        delivery = checks.sort_out(self._sent, received, record, self._sketches)
+        for client, reason in delivery.liars.items():
+            self._roster.exclude(client, reason)
+        if 0 < len(delivery.messages) < self.options.min_updates:
+            record.notes.append(
+                f"{len(delivery.messages)} updates are fewer than min_updates = "
+                f"{self.options.min_updates}, so they are not used"
+            )
+            record.delivered.clear()
+            delivery = Delivery([], {}, {})
+        arrays, metrics = self.base.aggregate_train(server_round, delivery.messages)
+        if arrays is not None and not _is_finite(arrays):
+            record.notes.append("the aggregated model is not finite, so it is not used")
+            arrays = None
         record.seconds["aggregation"] = time.monotonic() - start
         if arrays is None:
             record.notes.append("no new model came out of this round: the last one is kept")
-        self._selector.observe(plan, metrics_of)
-        self._plan, self._sent = None, []
-        if self._history_path is not None:
-            append_json_line(self._history_path, record.to_dict())
+        self._selector.observe(plan, delivery.metrics)
+        self._plan, self._checks, self._sent = None, None, {}
+        if self.options.history_path is not None:
+            append_json_line(Path(self.options.history_path), record.to_dict())
         if self._resumption is not None:
             self._resumption.note_train_metrics(server_round, metrics)
+        self._stop_after_empty_rounds()
         return arrays, metrics
+
+    def _pre_round(self, arrays: ArrayRecord) -> PreRound | None:
+        request = self.rule.request
+        if request is None:
+            return None
+        return PreRound.for_model(request, arrays, self.options.seed, self.options.summary_timeout)
 
     def _configure_base(
         self,
@@ -287,58 +247,64 @@ class SelectionStrategy(Strategy):
         view = GridView(grid, [self._clients[client] for client in clients])
         return list(self.base.configure_train(server_round, arrays, config, view))
 
-    def _collect_summaries(
-        self,
-        grid: Grid,
-        plan: Plan,
-        request: SummaryRequest,
-        decode: Callable[[RecordDict], Summary],
-        template: Message,
-        record: RoundRecord,
-    ) -> dict[str, Summary]:
+    def _choose(self, plan: Plan, summaries: Mapping[str, Summary], record: RoundRecord) -> Choice:
         start = time.monotonic()
-        marker = {"round": plan.now.number, "seed": self.seed, **request.to_config()}
-        messages = [
-            marked_message(
-                self._clients[client],
-                SUMMARIZE,
-                marker,
-                template,
-                ttl=self._summary_timeout,
-                # The app's evaluate function knows the loss; only such a message reaches it.
-                message_type=MessageType.EVALUATE if request.kind == "loss" else None,
+        offered = [client for client in plan.now.available if client in summaries]
+        if self.rule.chooses_unasked:
+            asked = set(plan.candidates)
+            offered += [client for client in plan.now.available if client not in asked]
+        if plan.candidates and len(offered) < self.options.min_summaries:
+            choice = self._choose_without_summaries(plan, len(offered), record)
+        else:
+            choice = self._selector.choose(plan, summaries)
+            if len(choice.clients) < self.rule.num_selected:
+                record.notes.append(
+                    f"{len(summaries)} clients answered, so only they are chosen in place of "
+                    f"{self.rule.num_selected}"
+                )
+        record.seconds["selection"] = time.monotonic() - start
+        record.chosen = list(choice.clients)
+        record.mean_similarity, record.optimal = choice.mean_similarity, choice.optimal
+        return choice
+
+    def _choose_without_summaries(self, plan: Plan, answers: int, record: RoundRecord) -> Choice:
+        """Choose the longest waiting, unless it is plain that no summary will ever come."""
+        client, reason = next(iter(record.rejected.items()), ("", "no client answered"))
+        what = (
+            f"{answers} of the {len(plan.candidates)} clients asked in round {plan.now.number} "
+            f"sent a summary that can be used, fewer than min_summaries = "
+            f"{self.options.min_summaries}; client {client}: {reason}"
+        )
+        never = not any(earlier.answered for earlier in self.history)
+        if never or self.options.on_too_few_summaries == "stop":
+            raise NoSummariesError(what)
+        record.notes.append(f"{what}. The longest waiting are chosen")
+        failed = {c for c, why in record.rejected.items() if why.startswith("pre-round")}
+        order = sorted(plan.now.available, key=lambda client: client in failed)  # stable
+        chosen = order[: self.rule.num_selected]
+        return Choice(tuple(sorted(chosen, key=client_order)))
+
+    def _send(
+        self, sent: dict[str, Message], plan: Plan, arrays: ArrayRecord, record: RoundRecord
+    ) -> list[Message]:
+        self._sent, self._plan = sent, plan
+        self._checks = UpdateChecks.for_base(
+            self.base, arrays, self.options.max_weight, self.options.clip_norm
+        )
+        record.bytes_down["training"] = sum(content_bytes(m.content) for m in sent.values())
+        self._training_start = time.monotonic()
+        return list(sent.values())
+
+    def _stop_after_empty_rounds(self) -> None:
+        last = self.history[-self.options.max_empty_rounds :]
+        if len(last) == self.options.max_empty_rounds and not any(
+            record.delivered for record in last
+        ):
+            reasons = [f"{who}: {why}" for who, why in last[-1].rejected.items()]
+            raise EmptyRoundsError(
+                f"no client delivered an update in {len(last)} rounds in a row. In round "
+                f"{last[-1].round}: {'; '.join(reasons[:3]) or 'no client was asked to train'}"
             )
-            for client in plan.candidates
-        ]
-        record.asked = list(plan.candidates)
-        replies = exchange(grid, messages, self._summary_timeout)
-        summaries: dict[str, Summary] = {}
-        for client in plan.candidates:
-            node_id = self._clients[client]
-            try:
-                if node_id in replies.failures:
-                    raise ValueError(replies.failures[node_id])
-                summaries[client] = decode(replies.contents[node_id])
-            except ValueError as error:
-                record.rejected[client] = f"pre-round: {error}"
-                log(_INFO, "Summary of client %s is not used: %s", client, error)
-        record.answered = list(summaries)
-        record.bytes_down["pre-round"] = sum(content_bytes(m.content) for m in messages)
-        record.bytes_up["pre-round"] = replies.bytes_up
-        record.seconds["pre-round"] = time.monotonic() - start
-        unasked = set(plan.now.available) - set(plan.candidates)
-        if not summaries and not (self.rule.chooses_unasked and unasked):
-            client, reason = next(iter(record.rejected.items()), ("", "nobody was asked"))
-            raise NoSummariesError(
-                f"none of the {len(plan.candidates)} clients asked in round {plan.now.number} sent "
-                f"a summary that can be used; client {client}: {reason}"
-            )
-        if len(summaries) < self.rule.num_selected:
-            record.notes.append(
-                f"{len(summaries)} clients answered, so only they are chosen in place of "
-                f"{self.rule.num_selected}"
-            )
-        return summaries
 
     # --- evaluation: the base strategy's, on the clients that take part ------------------------
 
@@ -384,63 +350,37 @@ class SelectionStrategy(Strategy):
         log(_INFO, "\t│\t├──Rule: %s", self.rule)
         log(_INFO, "\t│\t├──Clients per round: %d", self.rule.num_selected)
         log(_INFO, "\t│\t├──Asked in the pre-round: %s", asked)
-        log(_INFO, "\t│\t├──Age-of-Update queue: %d clients", self.queue_length)
-        log(_INFO, "\t│\t└──Seed: %d", self.seed)
+        log(_INFO, "\t│\t├──Age-of-Update queue: %d clients", self.options.queue_length)
+        log(_INFO, "\t│\t└──Seed: %d", self.options.seed)
         log(_INFO, "\t├──> Base: %s", type(self.base).__name__)
         self.base.summary()
 
     def state(self) -> dict[str, Any]:
         """Return all that later choices depend on: JSON values and NumPy arrays."""
-        return self._selector.state()
+        return {**self._selector.state(), "excluded": dict(self._roster.excluded)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take up what `state` returned, to go on in the round after."""
         self._selector.restore(state)
+        self._roster.excluded = dict(state["excluded"])
 
     def restore_history(self, records: list[RoundRecord]) -> None:
         """Take up the records of rounds already done; the file then holds these and no others."""
         self.history[:] = records
-        if self._history_path is not None:
-            write_json_lines(self._history_path, [record.to_dict() for record in records])
+        if self.options.history_path is not None:
+            write_json_lines(
+                Path(self.options.history_path), [record.to_dict() for record in records]
+            )
 
     def settings(self) -> str:
         """Return what a choice depends on besides the state."""
-        return f"{self.rule}, queue_length={self.queue_length}, seed={self.seed}"
+        return f"{self.rule}, queue_length={self.options.queue_length}, seed={self.options.seed}"
 
     @property
     def _offset(self) -> int:
         return 0 if self._resumption is None else self._resumption.offset
 
 
-def _decoder(request: SummaryRequest, arrays: ArrayRecord) -> Callable[[RecordDict], Summary]:
-    return (
-        decode_loss if request.kind == "loss" else SummaryDecoder.for_model(request, arrays).decode
-    )
-
-
-def _same_for_all(messages: list[Message], base: Strategy) -> Message:
-    """Return the one training message of a base strategy, or say that it has several.
-
-    The pre-round comes before the choice, so the message must not depend on who is chosen.
-    """
-    first = messages[0]
-    if any(_differ(first.content, message.content) for message in messages[1:]):
-        raise SelectionError(
-            f"{type(base).__name__} makes a message of its own for each client. A rule that asks "
-            "for summaries needs one message for all, because it is sent before the choice"
-        )
-    return first
-
-
-def _numbers(content: RecordDict) -> Metrics:
-    """Return all single numbers among a reply's metrics."""
-    return {
-        name: float(value)
-        for metrics in content.metric_records.values()
-        for name, value in metrics.items()
-        if not isinstance(value, list)
-    }
-
-
-def _differ(one: RecordDict, other: RecordDict) -> bool:
-    return one is not other and one != other
+def _is_finite(arrays: ArrayRecord) -> bool:
+    values = (array.numpy() for array in arrays.values() if array.dtype.startswith("float"))
+    return all(bool(np.isfinite(value).all()) for value in values)

@@ -8,8 +8,9 @@ from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.protocol import client_order
 
+from .options import SelectionOptions
 from .rule import Choice, Round, RuleState, SelectionRule, Summary
-from .selection import SelectionOptions, SelectionStrategy
+from .selection import SelectionStrategy
 
 __all__ = ["UniformRule", "UniformSelection"]
 
@@ -37,7 +38,7 @@ class UniformSelection(SelectionStrategy):
     num_selected : int (default: 2)
         Clients that train in a round.
     **options
-        See `SelectionStrategy`.
+        See `SelectionOptions`.
     """
 
     def __init__(

@@ -3,13 +3,21 @@
 import numpy as np
 import pytest
 from apps import numpy_app
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.clients import summary_mod
 from pncs_flower.protocol import MARKER, SUMMARY
 from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.strategies import PNCS, NoSummariesError, RoundRobin
+from pncs_flower.strategies import (
+    PNCS,
+    DeadWorkerError,
+    EmptyRoundsError,
+    GradientMemory,
+    NoSummariesError,
+    RoundRobin,
+    TooFewClientsError,
+)
 
 CULPRIT = 1
 
@@ -173,7 +181,7 @@ def test_no_summary_at_all_stops_with_the_first_reason():
         summary_mod,
     )
     strategy = PNCS(FedAvg(fraction_evaluate=0.0))
-    with pytest.raises(NoSummariesError, match=r"none of the 4 clients .*boom"):
+    with pytest.raises(NoSummariesError, match=r"0 of the 4 clients .*boom"):
         strategy.start(InProcessGrid(app, 4), numpy_app.initial_arrays(), num_rounds=1)
 
 
@@ -190,3 +198,146 @@ def test_fewer_answers_than_selected_chooses_those_that_answered():
     record = strategy.history[0]
     assert record.chosen == record.delivered == ["0", "1"]
     assert "2 clients answered" in record.notes[0]
+
+
+def fails_in(phase: str, rounds: set[int], clients: set[int] | None = None):
+    """Return a mod that makes clients fail in a phase of some rounds."""
+
+    def mod(message, context, call_next):
+        marker = message.content.config_records.get(MARKER, {})
+        mine = clients is None or context.node_config["partition-id"] in clients
+        if marker.get("phase") == phase and marker["round"] in rounds and mine:
+            boom(message, None)
+        return call_next(message, context)
+
+    return mod
+
+
+def start(strategy, *mods, clients: int = 5, rounds: int = 4):
+    grid = InProcessGrid(numpy_app.make_app(*mods, summary_mod), clients)
+    return strategy.start(grid, numpy_app.initial_arrays(), num_rounds=rounds)
+
+
+def test_round_without_summaries_chooses_the_longest_waiting_and_says_so():
+    strategy = PNCS(FedAvg(fraction_evaluate=0.0), num_selected=2)
+    start(strategy, fails_in("summarize", {2}), rounds=3)
+    first, second, third = strategy.history
+    waiting = [client for client in second.asked if client not in first.chosen]
+    assert second.chosen == second.delivered == waiting[:2]
+    assert "The longest waiting are chosen" in second.notes[0]
+    assert third.answered
+
+
+def test_round_without_summaries_stops_where_that_is_wanted():
+    strategy = PNCS(FedAvg(fraction_evaluate=0.0), on_too_few_summaries="stop")
+    with pytest.raises(NoSummariesError, match=r"in round 2 .*boom"):
+        start(strategy, fails_in("summarize", {2}))
+
+
+def test_quorum_of_summaries():
+    strategy = PNCS(FedAvg(fraction_evaluate=0.0), min_summaries=4, queue_length=0)
+    start(strategy, fails_in("summarize", {2}, {0, 1}), rounds=2)
+    assert strategy.history[0].mean_similarity is not None
+    record = strategy.history[1]
+    assert record.mean_similarity is None
+    assert "fewer than min_summaries = 4" in record.notes[0]
+    assert not set(record.chosen) & {"0", "1"}  # they have just failed
+
+
+def test_fewer_updates_than_the_quorum_leave_the_model_as_it_is():
+    strategy = RoundRobin(FedAvg(fraction_evaluate=0.0), num_selected=2, min_updates=2, seed=1)
+    models = []
+    grid = InProcessGrid(numpy_app.make_app(fails_in("train", {2}, {0, 1, 2}), summary_mod), 4)
+    strategy.start(
+        grid,
+        numpy_app.initial_arrays(),
+        num_rounds=2,
+        evaluate_fn=lambda _, arrays: models.append(arrays),
+    )
+    record = strategy.history[1]
+    assert record.delivered == []
+    assert models[1] == models[2]
+    assert "fewer than min_updates = 2" in " ".join(record.notes)
+
+
+def test_too_many_empty_rounds_in_a_row_stop_the_run_with_the_reason():
+    strategy = RoundRobin(FedAvg(fraction_evaluate=0.0), max_empty_rounds=2)
+    with pytest.raises(EmptyRoundsError, match=r"in 2 rounds in a row\. In round 4: .*boom"):
+        start(strategy, fails_in("train", {1, 3, 4}), rounds=9)
+    assert len(strategy.history) == 4
+
+
+@pytest.mark.parametrize("weight", [0, -3, 10**15])
+def test_implausible_number_of_examples_is_not_aggregated(weight):
+    change = with_update(lambda c: c.update(metrics=MetricRecord({"num-examples": weight})))
+    strategy = RoundRobin(FedAvg(fraction_evaluate=0.0), num_selected=4)
+    run("train", change, strategy, rounds=1)
+    record = strategy.history[0]
+    assert record.delivered == ["0", "2", "3"]
+    assert "num-examples is" in record.rejected["1"]
+
+
+def test_update_without_its_weight_is_not_aggregated():
+    change = with_update(lambda c: c.update(metrics=MetricRecord({"loss": 1.0})))
+    strategy = RoundRobin(FedAvg(fraction_evaluate=0.0), num_selected=4)
+    run("train", change, strategy, rounds=1)
+    assert "lack 'num-examples'" in strategy.history[0].rejected["1"]
+
+
+def test_dead_worker_of_the_simulation_stops_the_run():
+    class Dying(InProcessGrid):
+        def _handle(self, message):
+            reply = super()._handle(message)
+            marker = message.content.config_records.get(MARKER, {})
+            if marker.get("round") == 2:
+                reason = "\x1b[36mray::ClientAppActor\x1b[39m\nActorDiedError: The actor died"
+                return Message(Error(0, reason), reply_to=message)
+            return reply
+
+    strategy = PNCS(FedAvg(fraction_evaluate=0.0))
+    grid = Dying(numpy_app.make_app(summary_mod), 4)
+    with pytest.raises(DeadWorkerError, match="ActorDiedError"):
+        strategy.start(grid, numpy_app.initial_arrays(), num_rounds=3)
+
+
+def test_clipping_bounds_each_update_and_the_record_says_so():
+    strategy = RoundRobin(FedAvg(fraction_evaluate=0.0), num_selected=2, clip_norm=0.1)
+    result = start(strategy, rounds=1)
+    norm = np.sqrt(sum(float((a.numpy() ** 2).sum()) for a in result.arrays.values()))
+    assert 0.02 < norm <= 0.1 * (1 + 1e-6)
+    assert len([note for note in strategy.history[0].notes if "clipped" in note]) == 2
+
+
+@pytest.mark.parametrize("sketch", ["layers", "count:8", "count:8@float16", "count:8@int8"])
+def test_liar_is_left_out_at_its_first_full_update_and_honest_clients_never(sketch):
+    lie = with_summary(lambda s: s.update(head=Array(-s["head"].numpy())))
+    strategy = GradientMemory(
+        FedAvg(fraction_evaluate=0.0), num_selected=2, sketch=sketch, verify_sketches=True
+    )
+    run("summarize", lie, strategy, rounds=12)
+    caught = [r.round for r in strategy.history if "not that of its update" in str(r.rejected)]
+    assert len(caught) == 1
+    first_chosen = next(r.round for r in strategy.history if "1" in r.chosen)
+    assert caught == [first_chosen]
+    assert all("1" not in r.clients for r in strategy.history[caught[0] :])
+    rejected = {client for record in strategy.history for client in record.rejected}
+    assert rejected == {"1"}
+
+
+def test_a_liar_stays_out_after_a_restart(tmp_path):
+    lie = with_summary(lambda s: s.update(head=Array(-s["head"].numpy())))
+
+    def strategy():
+        return PNCS(
+            FedAvg(fraction_evaluate=0.0),
+            queue_length=0,
+            num_selected=4,
+            verify_sketches=True,
+            checkpoint=tmp_path,
+            min_clients=None,
+        )
+
+    run("summarize", lie, strategy(), rounds=1)
+    resumed = strategy()
+    with pytest.raises(TooFewClientsError, match="3 clients take part"):
+        run("summarize", lie, resumed, rounds=2)

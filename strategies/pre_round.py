@@ -1,0 +1,107 @@
+"""The pre-round: ask the candidates for a summary, and read what can be used."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from logging import INFO
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore import log
+
+from pncs_flower.protocol import SUMMARIZE, SummaryRequest
+
+from .decoding import SummaryDecoder, decode_loss
+from .exchange import content_bytes, exchange, marked_message
+from .history import RoundRecord
+
+__all__ = ["PreRound"]
+
+
+@dataclass(frozen=True)
+class PreRound:
+    """What is asked for, and how an answer is read.
+
+    Attributes
+    ----------
+    request : SummaryRequest
+        What each candidate is asked for.
+    decode : callable
+        Reads an answer, or raises ValueError.
+    seed : int
+        The strategy's seed, which sketches depend on.
+    timeout : float
+        Seconds to wait for the answers.
+    """
+
+    request: SummaryRequest
+    decode: Callable[[RecordDict], dict[str, np.ndarray]]
+    seed: int
+    timeout: float
+
+    @classmethod
+    def for_model(
+        cls, request: SummaryRequest, arrays: ArrayRecord, seed: int, timeout: float
+    ) -> "PreRound":
+        """Return the pre-round for a model.
+
+        Raises
+        ------
+        ValueError
+            If the model has no such layer; the message lists those that exist.
+        """
+        if request.kind == "loss":
+            return cls(request, decode_loss, seed, timeout)
+        return cls(request, SummaryDecoder.for_model(request, arrays).decode, seed, timeout)
+
+    def ask(
+        self, grid: Grid, template: Message, candidates: Mapping[str, int], record: RoundRecord
+    ) -> dict[str, dict[str, np.ndarray]]:
+        """Ask candidates for their summaries.
+
+        Parameters
+        ----------
+        grid : Grid
+            The grid.
+        template : Message
+            The training message of the base strategy.
+        candidates : mapping of str to int
+            Node ids of the clients to ask, by key.
+        record : RoundRecord
+            Takes who was asked, who answered, who was rejected and why, bytes and seconds.
+
+        Returns
+        -------
+        dict of str to dict of str to np.ndarray
+            The summaries that can be used, by client, in the order of ``candidates``.
+        """
+        start = time.monotonic()
+        marker = {"round": record.round, "seed": self.seed, **self.request.to_config()}
+        messages = [
+            marked_message(
+                node_id,
+                SUMMARIZE,
+                marker,
+                template,
+                ttl=self.timeout,
+                # The app's evaluate function knows the loss; only such a message reaches it.
+                message_type=MessageType.EVALUATE if self.request.kind == "loss" else None,
+            )
+            for node_id in candidates.values()
+        ]
+        replies = exchange(grid, messages, self.timeout)
+        summaries: dict[str, dict[str, np.ndarray]] = {}
+        for client, node_id in candidates.items():
+            try:
+                if node_id in replies.failures:
+                    raise ValueError(replies.failures[node_id])
+                summaries[client] = self.decode(replies.contents[node_id])
+            except ValueError as error:
+                record.rejected[client] = f"pre-round: {error}"
+                log(INFO, "Summary of client %s is not used: %s", client, error)
+        record.asked, record.answered = list(candidates), list(summaries)
+        record.bytes_down["pre-round"] = sum(content_bytes(m.content) for m in messages)
+        record.bytes_up["pre-round"] = replies.bytes_up
+        record.seconds["pre-round"] = time.monotonic() - start
+        return summaries
