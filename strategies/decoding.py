@@ -1,7 +1,6 @@
 """Reads what clients send without trusting it: sizes before contents, and never a pickle."""
 
 import io
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -133,15 +132,15 @@ class SummaryDecoder:
             raise ValueError(f"summary of layer {layer!r}: {error}") from None
 
 
-def check_update(content: RecordDict, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def check_update(content: RecordDict, weights: ArrayRecord) -> None:
     """Check a client's full update before it is aggregated.
 
     Parameters
     ----------
     content : RecordDict
         The content of the client's reply.
-    shapes : mapping of str to tuple of int
-        Shape of each of the model's arrays, by name.
+    weights : ArrayRecord
+        The model that the client was sent.
 
     Raises
     ------
@@ -152,17 +151,20 @@ def check_update(content: RecordDict, shapes: Mapping[str, tuple[int, ...]]) -> 
     if len(records) != 1:
         raise ValueError(f"{len(records)} array records in place of one")
     (record,) = records.values()
-    if record.keys() != shapes.keys():
-        raise ValueError(f"arrays {', '.join(record) or '(none)'} in place of {', '.join(shapes)}")
+    if record.keys() != weights.keys():
+        raise ValueError(f"arrays {', '.join(record) or '(none)'} in place of {', '.join(weights)}")
     for name, array in record.items():
         try:
             values = read_array(array)
         except ValueError as error:
             raise ValueError(f"array {name!r}: {error}") from None
-        if values.dtype.kind != "f":
+        dtype, shape = np.dtype(weights[name].dtype), tuple(weights[name].shape)
+        if values.dtype.kind != dtype.kind:
+            raise ValueError(f"array {name!r} has dtype {values.dtype}, not {dtype}")
+        if dtype.kind != "f":
             continue  # bytes of a tree ensemble, say, which grows from round to round
-        if values.shape != shapes[name]:
-            raise ValueError(f"array {name!r} has shape {values.shape}, not {shapes[name]}")
+        if values.shape != shape:
+            raise ValueError(f"array {name!r} has shape {values.shape}, not {shape}")
         if not np.isfinite(values).all():
             raise ValueError(f"array {name!r} holds a value that is not finite")
     for metrics_name, metrics in content.metric_records.items():

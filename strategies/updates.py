@@ -1,5 +1,6 @@
 """Full updates: what is let through to the base strategy, and in which order."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from logging import INFO
@@ -106,12 +107,16 @@ class UpdateChecks:
         replies = sort_replies(sent.values(), received, "no reply in time")
         record.bytes_up["training"] = replies.bytes_up
         delivery = Delivery([], {}, {})
+        contents = {c: replies.contents.get(m.metadata.dst_node_id) for c, m in sent.items()}
+        usual = _usual_layout([content for content in contents.values() if content is not None])
         for client, message in sent.items():
-            content = replies.contents.get(message.metadata.dst_node_id)
+            content = contents[client]
             try:
                 if content is None:
                     raise ValueError(replies.failures[message.metadata.dst_node_id])
                 self._check(content)
+                if _layout(content) != usual:
+                    raise ValueError(f"its records are {_layout(content)}, those of most {usual}")
                 if sketches is not None:
                     sketches.check(client, self.weights, content)
             except ValueError as error:
@@ -134,7 +139,7 @@ class UpdateChecks:
         return delivery
 
     def _check(self, content: RecordDict) -> None:
-        check_update(content, {name: tuple(a.shape) for name, a in self.weights.items()})
+        check_update(content, self.weights)
         if self.weighted_by is None:
             return
         weight = _numbers(content).get(self.weighted_by)
@@ -226,6 +231,25 @@ def sketch_mismatch(
         difference = float(np.linalg.norm(expected - summary[layer]))
         worst = max(worst, difference / scale if scale > 0 else difference)
     return worst
+
+
+def _layout(content: RecordDict) -> tuple[object, ...]:
+    """Return the names in a reply, and how long its lists of metrics are."""
+    metrics = (
+        (record, name, len(value) if isinstance(value, list) else "number")
+        for record, entries in content.metric_records.items()
+        for name, value in entries.items()
+    )
+    return (*sorted(content.array_records), *sorted(metrics, key=str))
+
+
+def _usual_layout(contents: list[RecordDict]) -> tuple[object, ...]:
+    """Return the layout of most replies, of the first client's where there is no majority.
+
+    A base strategy refuses to aggregate replies that differ, so one odd client would end the run.
+    """
+    counts = Counter(_layout(content) for content in contents)
+    return max(counts, key=lambda layout: counts[layout], default=())
 
 
 def _numbers(content: RecordDict) -> Metrics:
