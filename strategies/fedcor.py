@@ -27,6 +27,8 @@ _LATER_STEPS = 100
 _LEARNING_RATE = 1e-2
 # A sample that weighs less than this has no part in a fit.
 _LEAST_WEIGHT = 1e-6
+# A loss that changes by more comes from a broken or hostile client, and would drown all others.
+_LARGEST_CHANGE = 1e6
 # Two scores that differ by less are equal: their last bits depend on the order of the terms.
 _TIE = 1e-9
 
@@ -139,6 +141,7 @@ class FedCorRule(SelectionRule):
         losses = {client: float(summary[LOSS][0]) for client, summary in summaries.items()}
         before = state["losses"] if state["losses-round"] == now.number - 1 else {}
         changes = {c: loss - before[c] for c, loss in losses.items() if c in before}
+        changes = {c: by for c, by in changes.items() if abs(by) <= _LARGEST_CHANGE}
         state |= {"losses": losses, "losses-round": now.number if losses else 0}
         clients = [*state["clients"], *(c for c in now.clients if c not in state["clients"])]
         new = [_first_embedding(now.seed, client) for client in clients[len(state["clients"]) :]]
@@ -264,7 +267,8 @@ class FedCor(SelectionStrategy):
     In the paper, a later sample comes from an extra round whose model is thrown away. Here that
     round's model is kept: a sample costs no round, but one round in ``interval`` is uniform.
 
-    A client that sends no loss is left out of that round's sample. One that joins after the last
+    A client that sends no loss, or one that changes by more than a million, is left out of that
+    round's sample. One that joins after the last
     fit is uncorrelated with the others in expectation.
     """
 

@@ -19,6 +19,8 @@ _DECAY = 0.98
 _LEAST_EXPLORED = 0.2
 _CUT_OFF = 0.95
 _PACE = 20
+# Such a utility is a lie or a broken client; a finite one leaves the quantile a number.
+_MOST = 1e300
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class OortRule(SelectionRule):
         """Note utilities and durations, and let the pacer move T."""
         losses = reported(delivered, self.loss_key, "loss_key")
         fresh = {
-            client: float(size) * abs(losses[client])
+            client: min(float(size) * abs(losses[client]), _MOST)
             for client, size in zip(losses, sizes(list(losses), now, delivered), strict=True)
         }
         after: dict[str, Any] = {**state, "utilities": {**state["utilities"], **fresh}}

@@ -122,6 +122,13 @@ def test_large_valuations_do_not_overflow() -> None:
     assert choose(rule, state, 1, ["0", "1", "2"]).clients == ("1",)
 
 
+def test_absurd_losses_are_no_obstacle() -> None:
+    rule = ActiveFLRule(num_selected=2, suppressed_share=0.0)
+    absurd = {c: {"train-loss": 1e308, "num-examples": 1e9} for c in ("0", "1", "2")}
+    state = rule.observe(rule.initial_state(), make_round(1, TEN, 2), absurd)
+    assert len(set(choose(rule, state, 2).clients)) == 2
+
+
 def test_tie_at_the_suppressed_border_goes_to_the_first_available() -> None:
     rule = ActiveFLRule(num_selected=1)
     clients = ["2", "0", "3", "1"]  # 2 has waited longest

@@ -113,6 +113,14 @@ def test_client_that_told_no_loss_is_left_out_of_the_sample() -> None:
     np.testing.assert_array_equal(state["samples"][0], [-1, -1, -1, np.nan, -1, -1, -1, -1])
 
 
+def test_absurd_loss_is_left_out_of_the_sample() -> None:
+    rule = FedCorRule(2, QUICK)
+    state = rule.select(rule.initial_state(), make_round(1, EIGHT, 2), told(np.ones(8))).state
+    losses = np.array([0.0, 1e300, 0, 0, 0, 0, 0, -1e9])
+    state = rule.select(state, make_round(2, EIGHT, 2), told(losses)).state
+    np.testing.assert_array_equal(state["samples"][0], [-1, np.nan, -1, -1, -1, -1, -1, np.nan])
+
+
 def test_client_that_joins_late_changes_no_other_embedding() -> None:
     rule, now = FedCorRule(2, QUICK), make_round(1, EIGHT, 2)
     before = rule.select(rule.initial_state(), now, told(np.ones(8))).state

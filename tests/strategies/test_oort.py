@@ -127,6 +127,16 @@ def test_pacer_waits_for_longer_when_the_gain_falls() -> None:
     assert preferred == [5.0] * 79 + [10.0]
 
 
+def test_absurd_losses_are_no_obstacle() -> None:
+    rule = OortRule(3, duration_key="seconds")
+    clients = [str(k) for k in range(6)]
+    absurd = {c: metrics(1e308, 1e9, seconds=1e308) for c in clients[:3]}
+    usual = {c: metrics(1.0, 5.0) for c in clients[3:]}
+    state = rule.observe(rule.initial_state(), make_round(1, clients, 3), {**absurd, **usual})
+    now = make_round(300, clients, 3, last_rounds=dict.fromkeys(clients, 1))
+    assert len(set(rule.select(state, now, {}).clients)) == 3
+
+
 def test_zero_losses_are_no_obstacle() -> None:
     clients = [str(k) for k in range(6)]
     now = make_round(300, clients, 3, last_rounds=dict.fromkeys(clients, 1))
