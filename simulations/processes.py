@@ -47,12 +47,12 @@ def descendants(pid: int) -> dict[int, bool]:
     return found
 
 
-def stop_descendants(grace: float = 5.0) -> None:
+def stop_descendants(grace: float = 2.0) -> None:
     """Stop every process below this one: ask first, then kill.
 
     Parameters
     ----------
-    grace : float (default: 5.0)
+    grace : float (default: 2.0)
         Seconds for them to end by themselves.
 
     Raises
