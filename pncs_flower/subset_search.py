@@ -9,13 +9,12 @@ from pncs_flower.randomness import generator
 
 __all__ = ["search_subset"]
 
-_LEAVING = 12  # members and outsiders that a step looks at: the most promising of each
-_ENTERING = 24
-_PATIENCE = 400  # steps without a better subset before the best one is shaken
-_LEG = 4_000  # steps at most between shakes
-_TENURE = 15  # steps at most for which an exchange may not be undone
+_CANDIDATES = 8  # members, and outsiders, that a step looks at: the most promising of each
+_PATIENCE = 2_000  # steps without a better subset before the best one is shaken
+_LEG = 10_000  # steps at most between shakes
+_TENURE = 25  # steps at most for which an exchange may not be undone
 _CHUNK = 1 << 20  # values at a time
-_SHAKEN = 0.15  # part of the members that a shake exchanges
+_SHAKEN = 0.1  # part of the members that a shake exchanges
 
 
 def search_subset(
@@ -101,13 +100,14 @@ class _TabuSearch:
         """Exchange until steps or patience run out; return the number of steps."""
         pairs, weights = self.objective.pairs, self.objective.weights
         tolerance = self.objective.tolerance
-        stays_out = random.integers(1, self.longest_out + 1, steps)
-        stays_in = random.integers(1, self.longest_in + 1, steps)
+        # As many as a leg may need, so that a longer search begins like a shorter one.
+        stays_out = random.integers(1, self.longest_out + 1, _LEG)
+        stays_in = random.integers(1, self.longest_in + 1, _LEG)
         idle = 0
         for step in range(steps):
             price = self._prices()
-            leaving = self._free(-price[self.members], self.members, step, _LEAVING)
-            entering = self._free(price[self.outsiders], self.outsiders, step, _ENTERING)
+            leaving = self._free(-price[self.members], self.members, step)
+            entering = self._free(price[self.outsiders], self.outsiders, step)
             out, into = self.members[leaving], self.outsiders[entering]
             change = self.gain[into] - self.gain[out][:, None] - pairs[out[:, None], into]
             values = self.total + change
@@ -159,11 +159,11 @@ class _TabuSearch:
             return self.gain
         return np.asarray(self.gain - 2 * self.total / self.weight * self.objective.weights)
 
-    def _free(self, prices: np.ndarray, clients: np.ndarray, step: int, count: int) -> np.ndarray:
+    def _free(self, prices: np.ndarray, clients: np.ndarray, step: int) -> np.ndarray:
         """Return the places of the lowest prices among the clients that may move."""
         prices = np.where(self.free_again[clients] > step, np.inf, prices)
-        if len(prices) > count:
-            return np.argpartition(prices, count)[:count]
+        if len(prices) > _CANDIDATES:
+            return np.argpartition(prices, _CANDIDATES)[:_CANDIDATES]
         return np.arange(len(prices))
 
     def _exchange(self, leaving: int, entering: int, change: float) -> None:
