@@ -10,10 +10,12 @@ from pncs_flower.randomness import generator
 __all__ = ["search_subset"]
 
 _CANDIDATES = 8  # members, and outsiders, that a step looks at: the most promising of each
-_PATIENCE = 2_000  # steps without a better subset before the best one is shaken
+_PATIENCE = 2_000  # steps at most without a better subset before the best one is shaken
+_PATIENCE_PER_CLIENT = 5
 _LEG = 10_000  # steps at most between shakes
 _TENURE = 25  # steps at most for which an exchange may not be undone
 _CHUNK = 1 << 20  # values at a time
+_LEAST_SHAKEN = 3
 _SHAKEN = 0.1  # part of the members that a shake exchanges
 
 
@@ -64,7 +66,8 @@ def _greedy(objective: SubsetObjective) -> np.ndarray:
     gain = linear + pairs[members].sum(axis=0)
     while len(members) < objective.size:
         gain[members] = np.inf
-        client = int(gain.argmin())
+        cheapest = np.flatnonzero(gain == gain.min())
+        client = int(cheapest[-1 if objective.complemented else 0])  # as the rule for ties has it
         members.append(client)
         gain += pairs[client]
     return np.array(members)
@@ -92,8 +95,9 @@ class _TabuSearch:
         self.best = tuple(sorted(members.tolist()))
         self.best_value = objective.value(members)
         num_clients, size = len(objective.linear), objective.size
-        self.longest_out = max(1, min(_TENURE, (num_clients - size) // 4))
-        self.longest_in = max(1, min(_TENURE, size // 4))
+        self.longest_out = max(1, min(_TENURE, (num_clients - size) // 2))
+        self.patience = min(_PATIENCE, _PATIENCE_PER_CLIENT * num_clients)
+        self.longest_in = max(1, min(_TENURE, size // 2))
         self._start_from(members)
 
     def run(self, steps: int, random: np.random.Generator) -> int:
@@ -128,7 +132,7 @@ class _TabuSearch:
                 ):
                     self.best, self.best_value = found, value
                     idle = 0 if better else idle
-            if idle == _PATIENCE:
+            if idle == self.patience:
                 return step + 1
         return steps
 
@@ -136,7 +140,7 @@ class _TabuSearch:
         """Start again from the best subset with some members exchanged at random."""
         members = np.array(self.best)
         outsiders = np.setdiff1d(np.arange(len(self.gain)), members)
-        count = min(max(1, round(_SHAKEN * len(members))), len(outsiders))
+        count = min(max(_LEAST_SHAKEN, round(_SHAKEN * len(members))), len(members), len(outsiders))
         leaving = random.choice(len(members), count, replace=False)
         members[leaving] = random.choice(outsiders, count, replace=False)
         self._start_from(members)

@@ -38,7 +38,7 @@ def test_a_sketch_is_parsed_to_itself() -> None:
     "spec", ["", "count", "count:", "count:-3", "count:3.5", "layers:3", "median:3", "count:3@int4"]
 )
 def test_an_unknown_sketch_is_told_which_there_are(spec: str) -> None:
-    with pytest.raises(ValueError, match="'layers', .*'coordinates:SIZE', 'count:SIZE'"):
+    with pytest.raises(ValueError, match=r"'layers', .*'coordinates:SIZE', 'count:SIZE'"):
         parse_sketch(spec)
 
 
