@@ -1,10 +1,12 @@
 """The one line on the client: a mod that answers the pre-round for any ClientApp."""
 
 from collections.abc import Callable
+from logging import INFO
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
+from flwr.supercore import log
 
 from pncs_flower.layers import choose_layers
 from pncs_flower.protocol import (
@@ -23,6 +25,7 @@ from pncs_flower.sketches import parse_sketch
 from .client_fn import call_app
 from .identity import client_key
 from .kept import drop_kept, keep, take_kept
+from .privacy import SketchNoise
 
 __all__ = ["GradientFunction", "SummaryMod", "summary_mod"]
 
@@ -47,6 +50,8 @@ class SummaryMod:
         ``num_examples(context) -> int``: how many training examples the client has. Told when the
         client introduces itself, for rules that weigh clients by size from the first round on;
         without it they learn the sizes from the replies.
+    noise : SketchNoise, optional (default: None)
+        Clip each summary and add noise to it before it leaves.
 
     Examples
     --------
@@ -59,9 +64,12 @@ class SummaryMod:
         self,
         gradient: GradientFunction | None = None,
         num_examples: Callable[[Context], int] | None = None,
+        noise: SketchNoise | None = None,
     ) -> None:
         self._gradient = gradient
         self._num_examples = num_examples
+        self._noise = noise
+        self._noise_told = False
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer a message of the library; hand on any other to the app."""
@@ -119,11 +127,21 @@ class SummaryMod:
 
         sketch = parse_sketch(request.sketch)
         seed, server_round = int(marker["seed"]), int(marker["round"])  # type: ignore[arg-type]
-        summary = ArrayRecord()
-        for layer, names in layers.items():
-            flat = np.concatenate([values(name).ravel() for name in names])
-            encoded = sketch.encode(flat, seed=seed, round=server_round, layer=layer)
-            summary[layer] = Array(encoded)
+        sketches = {
+            layer: sketch.encode(
+                np.concatenate([values(name).ravel() for name in names]),
+                seed=seed,
+                round=server_round,
+                layer=layer,
+            )
+            for layer, names in layers.items()
+        }
+        if self._noise is not None:
+            if not self._noise_told:
+                self._noise_told = True
+                log(INFO, self._noise.describe())
+            sketches = self._noise.apply(sketches, server_round, client_key(context))
+        summary = ArrayRecord({layer: Array(encoded) for layer, encoded in sketches.items()})
         return Message(RecordDict({SUMMARY: summary}), reply_to=message)
 
     def _introduce(self, message: Message, context: Context) -> Message:
