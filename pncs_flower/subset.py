@@ -13,7 +13,6 @@ __all__ = ["NearestMean", "Subset", "least_aligned_subset", "nearest_mean_subset
 
 _MAX_SUBSETS = 5_000_000  # all of them are looked at up to here
 _STEPS_PER_CLIENT = 40  # of the search, beyond
-_MIN_STEPS = 2_000
 _MAX_STEPS = 40_000
 _MAX_PRICES = 80_000_000  # steps times clients, each of which a step looks at
 _TILE = 512  # rows and columns compared at a time: two tiles fit a core's cache
@@ -188,8 +187,7 @@ def _minimise(
         return tuple(sorted(set(range(num_clients)) - set(left_out))), optimal
     if comb(num_clients, objective.size) <= _MAX_SUBSETS:
         return best_of_all(objective), True
-    steps = max(_MIN_STEPS, _STEPS_PER_CLIENT * num_clients)
-    steps = min(steps, _MAX_STEPS, _MAX_PRICES // num_clients)
+    steps = min(_STEPS_PER_CLIENT * num_clients, _MAX_STEPS, _MAX_PRICES // num_clients)
     return search_subset(objective, seed, steps, budget_seconds), False
 
 

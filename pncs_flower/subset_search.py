@@ -15,7 +15,7 @@ _PATIENCE_PER_CLIENT = 5
 _LEG = 10_000  # steps at most between shakes
 _TENURE = 25  # steps at most for which an exchange may not be undone
 _CHUNK = 1 << 20  # values at a time
-_LEAST_SHAKEN = 3
+_LEAST_SHAKEN = 5
 _SHAKEN = 0.1  # part of the members that a shake exchanges
 
 
