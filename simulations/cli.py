@@ -73,12 +73,15 @@ _SETTINGS = {"rounds": "num-rounds", "output": "output-dir"}
 def run(
     clients: Annotated[int, typer.Option(help="Simulated clients.", min=1)] = 10,
     rounds: Annotated[int | None, _knob("rounds", "Rounds of training.")] = None,
-    strategy: Annotated[str | None, _knob("strategy", "pncs, uniform or round-robin.")] = None,
+    strategy: Annotated[
+        str | None, _knob("strategy", "pncs, uniform, ..., or module:Rule for a rule of yours.")
+    ] = None,
     num_selected: Annotated[
         int | None, _knob("num-selected", "Clients that send their update in a round.")
     ] = None,
     queue_length: Annotated[
-        int | None, _knob("queue-length", "Clients that may be cooling down.")
+        int | None,
+        _knob("queue-length", "Clients that may cool down; -1: 4 for pncs, else 0."),
     ] = None,
     dataset: Annotated[str | None, _knob("dataset", "digits or fashion-mnist.")] = None,
     data_dir: Annotated[str | None, _knob("data-dir", "Folder of the data set.")] = None,

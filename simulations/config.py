@@ -1,6 +1,7 @@
 """Every setting of the app in one place, read and checked once."""
 
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -16,20 +17,35 @@ APP_DIRECTORY = Path(__file__).resolve().parent
 """The Flower app that `flwr run` is given: this folder, in a checkout as in a wheel."""
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "strategy": ("pncs", "uniform", "round-robin"),
+    "strategy": (
+        "pncs",
+        "gradient-memory",
+        "uniform",
+        "round-robin",
+        "active-fl",
+        "power-of-choice",
+        "fedcor",
+        "divfl",
+        "oort",
+        "gradient-norm",
+    ),
     "form": ("squared", "normalized", "printed", "power"),
     "summary": ("update", "gradient"),
+    "variant": ("pow-d", "cpow-d", "rpow-d"),
+    "schedule": ("fashion-mnist", "cifar-10", "short"),
+    "unseen": ("uniform", "first"),
     "aggregation": ("examples", "uniform"),
     "dataset": ("digits", "fashion-mnist"),
     "partition": ("shards", "dirichlet", "iid"),
     "model": ("linear", "mlp", "cnn"),
     "device": ("auto", "cpu", "cuda"),
 }
-"""What the settings that are names may be."""
+"""What the settings that are names may be; a strategy also an import path, ``module:Rule``."""
 
 _AT_LEAST_ONE = ("num-selected", "num-rounds", "local-epochs", "shards-per-client", "p")
-_AT_LEAST_ZERO = ("queue-length", "batch-size", "momentum", "seed")
+_AT_LEAST_ZERO = ("candidates", "batch-size", "momentum", "seed")
 _ABOVE_ZERO = ("lr", "dirichlet-alpha")
+_IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
@@ -47,6 +63,10 @@ class Config:
     sketch: str
     layers: str
     summary: str
+    candidates: int
+    variant: str
+    schedule: str
+    unseen: str
     num_rounds: int
     lr: float
     momentum: float
@@ -131,6 +151,8 @@ def _typed(key: str, value: Scalar, kind: Any) -> Scalar:
 
 
 def _check(key: str, value: Scalar) -> None:
+    if key == "strategy" and _IMPORT_PATH.fullmatch(str(value)):
+        return
     if key in CHOICES and value not in CHOICES[key]:
         near = get_close_matches(str(value), CHOICES[key], n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
@@ -143,6 +165,8 @@ def _check(key: str, value: Scalar) -> None:
         raise ValueError(f"{key} = {value} must be at least 1")
     if key in _AT_LEAST_ZERO and value < 0:
         raise ValueError(f"{key} = {value} must be at least 0")
+    if key == "queue-length" and value < -1:
+        raise ValueError(f"queue-length = {value} must be at least 0, or -1 for the default")
     if key in _ABOVE_ZERO and value <= 0:
         raise ValueError(f"{key} = {value} must be above 0")
     if key == "momentum" and value >= 1:

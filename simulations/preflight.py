@@ -7,12 +7,12 @@ import torch
 from flwr.app import ArrayRecord
 
 from pncs_flower.layers import choose_layers
-from pncs_flower.sketches import parse_sketch
 
 from .config import Config
 from .data import load_dataset
 from .models import build_model
 from .partitions import check_partition
+from .strategies import build_strategy
 
 __all__ = ["Machine", "Placement", "check_run", "detect_machine", "place_clients"]
 
@@ -152,7 +152,7 @@ def place_clients(
 
 
 def check_run(config: Config, num_clients: int | None = None) -> None:
-    """Check what a run needs besides a machine: data, layers, sketch, enough clients.
+    """Check what a run needs besides a machine: data, strategy, layers, enough clients.
 
     Parameters
     ----------
@@ -175,10 +175,10 @@ def check_run(config: Config, num_clients: int | None = None) -> None:
         )
     data = load_dataset(config.dataset, config.data_dir)
     model = build_model(config.model, data.image_shape, data.num_classes, config.seed)
-    if config.strategy == "pncs":
+    request = build_strategy(config).rule.request
+    if request is not None:
         arrays = ArrayRecord(model.state_dict())
-        choose_layers({name: array.dtype for name, array in arrays.items()}, config.layer_names)
-        parse_sketch(config.sketch).check_order(config.p)
+        choose_layers({name: array.dtype for name, array in arrays.items()}, request.layers)
     if num_clients is not None:
         check_partition(data.train_labels, num_clients, config.partition, config.shards_per_client)
 

@@ -28,7 +28,7 @@ def output_path(config: Config) -> Path:
     FileExistsError
         If there are rounds in it: two runs in one file would look like one.
     """
-    default = f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config.strategy}"
+    default = f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config.strategy.replace(':', '-')}"
     path = Path(config.output_dir or default).expanduser().resolve()
     if read_rounds(path):
         raise FileExistsError(f"{path} holds a run already: choose another output-dir, or move it")

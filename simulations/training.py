@@ -5,63 +5,28 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pncs_flower.clients.device import choose_device
-from pncs_flower.protocol import SummaryKind
-from pncs_flower.similarity import Form
-from pncs_flower.strategies import (
-    PNCS,
-    RoundRecord,
-    RoundRobin,
-    SelectionError,
-    SelectionStrategy,
-    UniformSelection,
-)
+from pncs_flower.strategies import RoundRecord, SelectionError
 
 from .config import Config
 from .data import ImageData, as_float, load_dataset
 from .models import build_model
 from .preflight import check_run
 from .results import RunFolder
+from .strategies import build_strategy
 
-__all__ = ["build_strategy", "evaluate", "train"]
+__all__ = ["evaluate", "train"]
 
 _CHUNK = 1024
 _LAST = 5
-
-
-def build_strategy(config: Config) -> SelectionStrategy:
-    """Return the selection strategy of the settings, around Flower's FedAvg."""
-    weights = {"examples": "num-examples", "uniform": "uniform-weight"}
-    base = FedAvg(
-        fraction_evaluate=0.0,
-        min_train_nodes=1,
-        min_available_nodes=1,
-        weighted_by_key=weights[config.aggregation],
-    )
-    if config.strategy == "uniform":
-        return UniformSelection(base, num_selected=config.num_selected, seed=config.seed)
-    if config.strategy == "round-robin":
-        return RoundRobin(base, num_selected=config.num_selected, seed=config.seed)
-    return PNCS(
-        base,
-        num_selected=config.num_selected,
-        queue_length=config.queue_length,
-        layers=config.layer_names,
-        p=config.p,
-        form=cast(Form, config.form),
-        sketch=config.sketch,
-        summary=cast(SummaryKind, config.summary),
-        seed=config.seed,
-    )
 
 
 def evaluate(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, float]:

@@ -27,14 +27,16 @@ def test_both_apps_have_the_same_settings() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("strategy", "pnsc", r"strategy = 'pnsc' must be one of pncs, uniform.*mean 'pncs'"),
+        ("strategy", "pnsc", r"strategy = 'pnsc' must be one of pncs, .*mean 'pncs'"),
         ("dataset", "mnist", "must be one of digits, fashion-mnist"),
         ("num-selected", 0, "num-selected = 0 must be at least 1"),
         ("p", 0.5, "p = 0.5 must be at least 1"),
         ("lr", 0.0, "lr = 0.0 must be above 0"),
         ("lr", float("nan"), "lr = nan must be finite"),
         ("momentum", 1.0, "momentum = 1.0 must be below 1"),
-        ("queue-length", -1, "queue-length = -1 must be at least 0"),
+        ("queue-length", -2, "queue-length = -2 must be at least 0, or -1 for the default"),
+        ("candidates", -1, "candidates = -1 must be at least 0"),
+        ("strategy", "my.rules:", "strategy = 'my.rules:' must be one of pncs"),
         ("num-rounds", 2.5, "num-rounds = 2.5 must be a whole number, not float"),
         ("seed", True, "seed = True must be a whole number, not bool"),
         ("model", 3, "model = 3 must be text, not int"),

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from pncs_flower.simulations.client_app import app as client_app
-from pncs_flower.simulations.config import Config, default_run_config
+from pncs_flower.simulations.config import CHOICES, Config, default_run_config
 from pncs_flower.simulations.in_process import InProcessGrid
 from pncs_flower.simulations.models import build_model
 from pncs_flower.simulations.results import read_rounds
-from pncs_flower.simulations.training import build_strategy, train
+from pncs_flower.simulations.strategies import build_strategy
+from pncs_flower.simulations.training import train
 from pncs_flower.strategies import SelectionError
 
 
@@ -35,7 +36,7 @@ def weights(folder: Path) -> dict[str, np.ndarray]:
         return dict(file)
 
 
-@pytest.mark.parametrize("strategy", ["pncs", "uniform", "round-robin"])
+@pytest.mark.parametrize("strategy", CHOICES["strategy"])
 def test_each_strategy_trains(tmp_path: Path, strategy: str) -> None:
     rows = run(tmp_path, strategy=strategy)
     assert [len(row["delivered"]) for row in rows] == [2, 2]

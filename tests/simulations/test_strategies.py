@@ -1,0 +1,54 @@
+"""What the settings make of a strategy."""
+
+from typing import Any
+
+import pytest
+
+from pncs_flower.simulations.config import Config, default_run_config
+from pncs_flower.simulations.strategies import build_strategy
+from pncs_flower.strategies import SelectionStrategy
+
+
+def build(**settings: Any) -> SelectionStrategy:
+    given = {key.replace("_", "-"): value for key, value in settings.items()}
+    return build_strategy(Config.from_run_config(default_run_config() | given))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "queue_length", "expected"),
+    [("pncs", -1, 4), ("uniform", -1, 0), ("fedcor", -1, 0), ("pncs", 0, 0), ("divfl", 6, 6)],
+)
+def test_queue(strategy: str, queue_length: int, expected: int) -> None:
+    built = build(strategy=strategy, queue_length=queue_length)
+    assert built.options.queue_length == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "record"),
+    [
+        ({"strategy": "power-of-choice", "num_selected": 3}, "num_candidates=6, variant='pow-d'"),
+        ({"strategy": "power-of-choice", "candidates": 5}, "num_candidates=5"),
+        ({"strategy": "pncs", "candidates": 7}, "num_candidates=7"),
+        ({"strategy": "pncs"}, "num_candidates=None"),
+        ({"strategy": "fedcor", "schedule": "cifar-10"}, "Schedule(warm_up=20, interval=50"),
+        ({"strategy": "active-fl", "unseen": "uniform"}, "unseen='uniform'"),
+        ({"strategy": "divfl", "sketch": "count:8", "layers": "fc1"}, "'count:8', layers=('fc1',)"),
+        ({"strategy": "gradient-norm", "summary": "gradient"}, "summary='gradient'"),
+        ({"strategy": "gradient-memory", "aggregation": "uniform"}, "weights='uniform'"),
+    ],
+)
+def test_settings_reach_the_rule(settings: dict[str, Any], record: str) -> None:
+    assert record in str(build(**settings).rule)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("no_such_module:Rule", "No module named 'no_such_module'. Install .* or put its folder"),
+        ("json:Rule", "json has no selection rule 'Rule'"),
+        ("pncs_flower.strategies:PNCS", "has no selection rule 'PNCS'; name a subclass"),
+    ],
+)
+def test_import_path_that_leads_to_no_rule_is_refused(path: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(strategy=path)
