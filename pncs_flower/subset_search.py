@@ -1,5 +1,7 @@
 """A good subset where there are too many to look at each: a greedy start and a tabu search."""
 
+import math
+import sys
 import time
 
 import numpy as np
@@ -51,10 +53,11 @@ def search_subset(
     """
     random = generator(seed, "subset-search")
     search = _TabuSearch(objective, _greedy(objective))
-    deadline = None if budget_seconds is None else time.monotonic() + budget_seconds
-    done = 0
-    while done < steps if deadline is None else time.monotonic() < deadline:
-        done += search.run(_LEG if deadline else min(_LEG, steps - done), random)
+    deadline = math.inf
+    if budget_seconds is not None:
+        steps, deadline = sys.maxsize, time.monotonic() + budget_seconds
+    while steps and time.monotonic() < deadline:
+        steps -= search.run(min(_LEG, steps), random, deadline)
         search.shake(random)
     return search.best
 
@@ -100,8 +103,8 @@ class _TabuSearch:
         self.longest_in = max(1, min(_TENURE, size // 2))
         self._start_from(members)
 
-    def run(self, steps: int, random: np.random.Generator) -> int:
-        """Exchange until steps or patience run out; return the number of steps."""
+    def run(self, steps: int, random: np.random.Generator, deadline: float) -> int:
+        """Exchange until steps, patience or time run out; return the number of steps."""
         pairs, weights = self.objective.pairs, self.objective.weights
         tolerance = self.objective.tolerance
         # As many as a leg may need, so that a longer search begins like a shorter one.
@@ -132,7 +135,7 @@ class _TabuSearch:
                 ):
                     self.best, self.best_value = found, value
                     idle = 0 if better else idle
-            if idle == self.patience:
+            if idle == self.patience or time.monotonic() > deadline:
                 return step + 1
         return steps
 
