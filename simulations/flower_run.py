@@ -136,6 +136,21 @@ class _Flower:
         if not submitted.get("success"):
             raise RunFailedError(f"flwr run failed: {_reason(submitted)}")
         run_id = submitted["run-id"]
+        status = details = ""
+        while not status.startswith("finished"):
+            self._follow(run_id, log, on_poll)
+            status, details = self._outcome(run_id)
+        on_poll()
+        if status != "finished:completed":
+            raise RunFailedError(
+                "\n".join([f"Flower reports {status}: {details}", *_last_errors(log.name, details)])
+            )
+
+    def _follow(self, run_id: str, log: IO[str], on_poll: Callable[[], None]) -> None:
+        """Copy the run's log until it ends."""
+        # A connection that breaks ends it too soon; the next one brings it all again.
+        log.seek(0)
+        log.truncate()
         follower = subprocess.Popen(
             ["flwr", "log", run_id, "running", "--stream"],
             cwd=self._work,
@@ -146,24 +161,20 @@ class _Flower:
         while follower.poll() is None:
             on_poll()
             time.sleep(_POLL)
-        status, details = self._outcome(run_id)
-        on_poll()
-        if status != "finished:completed":
-            raise RunFailedError(
-                "\n".join([f"Flower reports {status}: {details}", *_last_errors(log.name, details)])
-            )
 
     def _outcome(self, run_id: str) -> tuple[str, str]:
-        """Return the run's final status with its details."""
+        """Return the run's status with its details: the final one, if it comes soon."""
         deadline = time.monotonic() + _FINISH_TIMEOUT
         while True:
             answer = self._json("list", "running", "--run-id", run_id)
-            if not answer.get("runs"):
-                return "a SuperLink that is gone", _reason(answer)
-            run = answer["runs"][0]
-            status = str(run["status"])
-            if status.startswith("finished") or time.monotonic() > deadline:
+            run = next(iter(answer.get("runs", [])), {})
+            status = str(run.get("status", ""))
+            if status.startswith("finished"):
                 return status, _ANSI.sub("", str(run.get("status-details") or ""))
+            if time.monotonic() > deadline:
+                if not status:
+                    raise RunFailedError(f"Flower's SuperLink does not answer: {_reason(answer)}")
+                return status, ""
             time.sleep(_POLL)
 
     def _json(self, *arguments: str) -> dict[str, Any]:
