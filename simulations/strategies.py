@@ -1,6 +1,8 @@
 """Which selection strategy the settings name, and with which of them it is made."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, cast
 
@@ -41,12 +43,13 @@ def build_strategy(config: Config) -> SelectionStrategy:
         If a setting does not suit the strategy, or its import path leads to no rule.
     """
     weights = {"examples": "num-examples", "uniform": "uniform-weight"}
-    base = FedAvg(
-        fraction_evaluate=0.0,
-        min_train_nodes=1,
-        min_available_nodes=1,
-        weighted_by_key=weights[config.aggregation],
-    )
+    with _without_warnings():  # that clients do not evaluate: the server does
+        base = FedAvg(
+            fraction_evaluate=0.0,
+            min_train_nodes=1,
+            min_available_nodes=1,
+            weighted_by_key=weights[config.aggregation],
+        )
     options: dict[str, Any] = {"seed": config.seed}
     if config.queue_length >= 0:
         options["queue_length"] = config.queue_length
@@ -94,6 +97,17 @@ def _named(config: Config) -> tuple[Make, dict[str, Any]]:
         ),
     }
     return choices[config.strategy]
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _import_rule(path: str) -> Callable[..., SelectionRule]:

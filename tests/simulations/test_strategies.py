@@ -41,6 +41,11 @@ def test_settings_reach_the_rule(settings: dict[str, Any], record: str) -> None:
     assert record in str(build(**settings).rule)
 
 
+def test_building_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    build()
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(
     ("path", "message"),
     [
