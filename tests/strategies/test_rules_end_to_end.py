@@ -1,6 +1,8 @@
 """Every rule around FedAvg with the reference PyTorch client, all messages included."""
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -28,18 +30,18 @@ from pncs_flower.strategies.fedcor import Schedule  # noqa: E402
 CLIENTS, ROUNDS, SELECTED = 6, 5, 2
 SCHEDULE = Schedule(warm_up=1, interval=3, annealing=0.9, discount=0.9)
 
-STRATEGIES: dict[str, Callable[[FedAvg], SelectionStrategy]] = {
-    "PNCS, some asked": lambda base: PNCS(base, candidates=3, queue_length=0),
-    "ActiveFL": lambda base: ActiveFL(base),
-    "pow-d": lambda base: PowerOfChoice(base, candidates=4),
-    "cpow-d": lambda base: PowerOfChoice(base, candidates=4, variant="cpow-d", batch_size=2),
-    "rpow-d": lambda base: PowerOfChoice(base, candidates=4, variant="rpow-d"),
-    "FedCor": lambda base: FedCor(base, schedule=SCHEDULE),
-    "DivFL": lambda base: DivFL(base, summary="gradient"),
-    "DivFL, stale": lambda base: DivFL(base, stale=True, sketch="count:4"),
-    "gradient norm": lambda base: GradientNorm(base),
-    "Oort": lambda base: Oort(base),
-    "Oort with a queue": lambda base: Oort(base, queue_length=4),
+STRATEGIES: dict[str, Callable[..., SelectionStrategy]] = {
+    "PNCS, some asked": partial(PNCS, candidates=3, queue_length=0),
+    "ActiveFL": ActiveFL,
+    "pow-d": partial(PowerOfChoice, candidates=4),
+    "cpow-d": partial(PowerOfChoice, candidates=4, variant="cpow-d", batch_size=2),
+    "rpow-d": partial(PowerOfChoice, candidates=4, variant="rpow-d"),
+    "FedCor": partial(FedCor, schedule=SCHEDULE),
+    "DivFL": partial(DivFL, summary="gradient"),
+    "DivFL, stale": partial(DivFL, stale=True, sketch="count:4"),
+    "gradient norm": GradientNorm,
+    "Oort": Oort,
+    "Oort with a queue": partial(Oort, queue_length=4),
 }
 ASKED = {
     "PNCS, some asked": [3, 3, 3, 3, 3],
@@ -64,14 +66,16 @@ def load_examples(context: Context) -> tuple[Tensor, Tensor]:
     return inputs, torch.full((4 + client,), client % 3)
 
 
-def run(name: str) -> tuple[list[RoundRecord], dict[str, Tensor]]:
+def run(
+    name: str, rounds: int = ROUNDS, checkpoint: Path | None = None
+) -> tuple[list[RoundRecord], dict[str, Tensor]]:
     torch.manual_seed(0)
     initial = ArrayRecord(nn.Linear(3, 3).state_dict())
     app = pytorch_client(lambda context: nn.Linear(3, 3), load_examples)
     grid = InProcessGrid(app, CLIENTS, {"lr": 0.1, "device": "cpu", "batch-size": 4})
     base = FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
-    strategy = STRATEGIES[name](base)
-    result = strategy.start(grid, initial, num_rounds=ROUNDS)
+    strategy = STRATEGIES[name](base, checkpoint=checkpoint)
+    result = strategy.start(grid, initial, num_rounds=rounds)
     return strategy.history, result.arrays.to_torch_state_dict()
 
 
@@ -85,7 +89,8 @@ def test_rule_runs_end_to_end(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_same_seed_gives_the_same_run(name: str) -> None:
-    (one, one_weights), (other, other_weights) = run(name), run(name)
-    assert [record.chosen for record in one] == [record.chosen for record in other]
-    assert all(torch.equal(one_weights[key], other_weights[key]) for key in one_weights)
+def test_run_goes_on_from_its_checkpoint(name: str, tmp_path: Path) -> None:
+    _, whole = run(name)
+    run(name, 3, tmp_path)
+    _, resumed = run(name, ROUNDS, tmp_path)
+    assert all(torch.equal(whole[key], resumed[key]) for key in whole)
