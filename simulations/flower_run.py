@@ -167,7 +167,7 @@ class _Flower:
         deadline = time.monotonic() + _FINISH_TIMEOUT
         while True:
             answer = self._json("list", "running", "--run-id", run_id)
-            run = next(iter(answer.get("runs", [])), {})
+            run: dict[str, Any] = next(iter(answer.get("runs", [])), {})
             status = str(run.get("status", ""))
             if status.startswith("finished"):
                 return status, _ANSI.sub("", str(run.get("status-details") or ""))
