@@ -8,9 +8,9 @@ from pncs_flower.backend import Array, Precision, Rows
 
 __all__ = ["largest_magnitudes", "pair_gaps", "pair_power_sums", "power_norms", "power_products"]
 
-_BLOCK = 1 << 20  # values of a block of coordinates; a few such blocks are all the extra memory
-_NARROWEST = 256  # coordinates of a block: fewer make matrix products slow
-_WIDEST = 4096  # more make float32 sums within a block inexact, and leave the cache
+_BLOCK = 1 << 18  # values of a block of coordinates: with its powers it fits the cache
+_NARROWEST = 1024  # coordinates of a block: fewer make matrix products slow
+_WIDEST = 4096  # more make float32 sums within a block inexact
 _CHUNK = 1 << 16  # values of a chunk of pairs: fits a core's second-level cache in float64
 
 
@@ -55,10 +55,10 @@ def power_products(rows: Rows, scales: np.ndarray, p: int, precision: Precision)
         float64, for j = 1 to p / 2. The other products are the transposes of these.
     """
     products = [rows.zeros(rows.num_rows, rows.num_rows) for _ in range(p // 2)]
-    divisors = rows.cast(rows.beside(scales), precision)[:, None]
+    factors = rows.cast(rows.beside(1 / scales), precision)[:, None]
     with rows.exact_products():
         for start, stop in _blocks(rows):
-            powers = [rows.block(start, stop, precision) / divisors]
+            powers = [rows.block(start, stop, precision) * factors]
             for _ in range(p - 2):
                 powers.append(powers[-1] * powers[0])
             for j, product in enumerate(products, start=1):

@@ -101,8 +101,10 @@ def pairwise_cosine(gradients: Any, p: float = 4, form: Form = "squared") -> Arr
         raise ValueError(
             f"gradients of rows {', '.join(map(str, broken))} are not finite: leave these out"
         )
-    # Powers of two, so that scaling rounds nothing; what is left lies within [1, 2).
-    scales = np.where(largest == 0, 1.0, np.ldexp(1.0, np.frexp(largest)[1] - 1))
+    # Powers of two, so that scaling rounds nothing; what is left lies within [1, 2), or below if
+    # the inverse of the scale would overflow.
+    smallest = np.finfo(rows.precision).smallest_normal
+    scales = np.maximum(np.ldexp(1.0, np.frexp(largest)[1] - 1), smallest)
     if p % 2 == 0:
         similarity = _by_products(rows, scales, int(p), form)
     else:

@@ -1,0 +1,63 @@
+"""What the speed benchmarks share: the machine's name, times and memory."""
+
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+
+def machine() -> str:
+    """Name the processor, the cores this process may use, and the versions that matter."""
+    names = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        if line.startswith("model name")
+    ]
+    cores = len(os.sched_getaffinity(0))
+    load = os.getloadavg()[0]
+    return (
+        f"{names[0] if names else platform.machine()}, {cores} cores (load {load:.1f}), "
+        f"Python {platform.python_version()}, NumPy {np.__version__}"
+    )
+
+
+def seconds(work: Callable[[], object], repeats: int = 3) -> float:
+    """Return the least of several wall times: what the machine can do when nothing disturbs it."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def extra_megabytes(work: Callable[[], object]) -> float:
+    """Return the peak of this process's own memory above what it holds before, in MB.
+
+    File pages of a memory mapping are not counted: the system takes them back when it needs to.
+    """
+    before = _own_kilobytes()
+    peak, done = before, threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(0.002):
+            peak = max(peak, _own_kilobytes())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    work()
+    done.set()
+    watcher.join()
+    return (max(peak, _own_kilobytes()) - before) / 1024
+
+
+def _own_kilobytes() -> int:
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1])
+    raise OSError("no RssAnon in /proc/self/status: memory is measured on Linux only")
