@@ -135,9 +135,9 @@ def _pair_chunks(
 def _power(rows: Rows, values: Array, p: float) -> Array:
     """Return |values|^p."""
     if p == int(p) and p <= 8:  # multiplications are several times faster than a power
-        magnitudes = rows.xp.abs(values)
-        result = magnitudes
-        for _ in range(int(p) - 1):
-            result = result * magnitudes
+        factor = rows.xp.abs(values) if p % 2 else values * values
+        result = factor
+        for _ in range(int(p if p % 2 else p / 2) - 1):
+            result = result * factor
         return result
     return rows.xp.abs(values) ** p
