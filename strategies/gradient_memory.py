@@ -81,7 +81,8 @@ class GradientMemoryRule(SelectionRule):
         fresh = {client: self._vector(summary) for client, summary in summaries.items()}
         # A client that has left keeps its row, in case it comes back, but does not count.
         table = {**state["table"], **fresh}
-        asked = {**state["asked"], **dict.fromkeys(summaries, now.number)}
+        # Also those that did not answer: a silent client must not be first in line for ever.
+        asked = {**state["asked"], **dict.fromkeys(now.asked, now.number)}
         known = [client for client in now.clients if client in table]
         if not known:
             return Choice(now.available[: now.num_selected])

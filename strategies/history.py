@@ -13,7 +13,7 @@ class RoundRecord:
     """One round: who was asked, who answered, who was chosen, and what it cost.
 
     Clients are named by their keys. Phases are ``"introduction"`` (clients seen for the first
-    time), ``"pre-round"`` and ``"training"``.
+    time), ``"pre-round"``, ``"pre-round unused"`` (asked ahead in vain) and ``"training"``.
 
     Attributes
     ----------
@@ -33,6 +33,10 @@ class RoundRecord:
         Clients whose introduction, summary or update was not used, with the reason.
     chosen, delivered : list of str
         Clients that were asked for their full update, and those whose update was aggregated.
+    pre_round : str or None
+        ``"ahead"`` if the summaries came with the evaluation of the round before; ``"own"`` if they
+        came in an exchange of their own, with the reason if some were asked for ahead in vain; None
+        if nobody was asked.
     mean_similarity : float or None
         Mean similarity over the pairs of chosen clients, where the rule computes it.
     optimal : bool or None
@@ -56,6 +60,7 @@ class RoundRecord:
     rejected: dict[str, str] = field(default_factory=dict)
     chosen: list[str] = field(default_factory=list)
     delivered: list[str] = field(default_factory=list)
+    pre_round: str | None = None
     mean_similarity: float | None = None
     optimal: bool | None = None
     bytes_down: dict[str, int] = field(default_factory=dict)

@@ -51,6 +51,11 @@ class SelectionOptions(TypedDict, total=False):
         Compare the sketch of a local update with the update that its client delivers, and leave
         out a client for the rest of the run whose sketch is that of another. Training must be
         reproducible, as a client that lost the update it kept trains again.
+    ride_along : bool (default: True)
+        Ask for the next round's summaries in the exchange in which this round's model is sent out
+        for evaluation, which saves an exchange. Where the answers turn out to be of no use (other
+        clients take part, the base strategy changed its message, too few answered), a pre-round of
+        its own is held.
     """
 
     queue_length: int
@@ -68,6 +73,7 @@ class SelectionOptions(TypedDict, total=False):
     max_weight: float
     clip_norm: float | None
     verify_sketches: bool
+    ride_along: bool
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,7 @@ class CheckedOptions:
     max_weight: float = 1e9
     clip_norm: float | None = None
     verify_sketches: bool = False
+    ride_along: bool = True
 
     def check(self, num_selected: int) -> None:
         """Raise ValueError if an option is out of range, for so many clients per round."""

@@ -13,7 +13,7 @@ from flwr.supercore import log
 from pncs_flower.protocol import SUMMARIZE, SummaryRequest
 
 from .decoding import SummaryDecoder, decode_loss
-from .exchange import content_bytes, exchange, marked_message
+from .exchange import Replies, content_bytes, exchange, marked_message
 from .history import RoundRecord
 
 __all__ = ["PreRound"]
@@ -77,8 +77,19 @@ class PreRound:
             The summaries that can be used, by client, in the order of ``candidates``.
         """
         start = time.monotonic()
-        marker = {"round": record.round, "seed": self.seed, **self.request.to_config()}
-        messages = [
+        messages = self.messages(template, candidates, record.round)
+        replies = exchange(grid, messages, self.timeout)
+        record.bytes_down["pre-round"] = sum(content_bytes(m.content) for m in messages)
+        summaries = self.read(replies, candidates, record)
+        record.seconds["pre-round"] = time.monotonic() - start
+        return summaries
+
+    def messages(
+        self, template: Message, candidates: Mapping[str, int], round: int
+    ) -> list[Message]:
+        """Return the request to each candidate."""
+        marker = {"round": round, "seed": self.seed, **self.request.to_config()}
+        return [
             marked_message(
                 node_id,
                 SUMMARIZE,
@@ -90,7 +101,11 @@ class PreRound:
             )
             for node_id in candidates.values()
         ]
-        replies = exchange(grid, messages, self.timeout)
+
+    def read(
+        self, replies: Replies, candidates: Mapping[str, int], record: RoundRecord
+    ) -> dict[str, dict[str, np.ndarray]]:
+        """Return the summaries that can be used; the record takes who was asked and the rest."""
         summaries: dict[str, dict[str, np.ndarray]] = {}
         for client, node_id in candidates.items():
             try:
@@ -101,7 +116,5 @@ class PreRound:
                 record.rejected[client] = f"pre-round: {error}"
                 log(INFO, "Summary of client %s is not used: %s", client, error)
         record.asked, record.answered = list(candidates), list(summaries)
-        record.bytes_down["pre-round"] = sum(content_bytes(m.content) for m in messages)
         record.bytes_up["pre-round"] = replies.bytes_up
-        record.seconds["pre-round"] = time.monotonic() - start
         return summaries

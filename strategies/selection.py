@@ -14,6 +14,7 @@ from flwr.supercore import log
 
 from pncs_flower.protocol import TRAIN, client_order
 
+from .ahead import Ahead, guess_next_content
 from .base import check_base, same_for_all
 from .errors import EmptyRoundsError, NoSummariesError, SelectionError
 from .exchange import content_bytes, marked_message
@@ -30,6 +31,9 @@ from .updates import Delivery, SketchCheck, UpdateChecks
 __all__ = ["SelectionStrategy"]
 
 _INFO = 20
+# A base strategy whose next message cannot be guessed so many times in a row has clients train in
+# vain, so no more guesses are made.
+_MOST_MISFITS = 2
 
 
 class SelectionStrategy(Strategy):
@@ -86,6 +90,10 @@ class SelectionStrategy(Strategy):
         self._sketches: SketchCheck | None = None
         self._sent: dict[str, Message] = {}
         self._evaluations: list[Message] = []
+        self._configured: tuple[Message, ArrayRecord] | None = None
+        self._ahead: Ahead | None = None
+        self._misfits = 0
+        self._num_rounds: int | None = None
         self._training_start = 0.0
 
     def start(
@@ -103,6 +111,7 @@ class SelectionStrategy(Strategy):
         See `flwr.serverapp.strategy.Strategy.start`, which this calls. The timeout for training
         is 600 seconds unless another is given, not the hour of Flower's own.
         """
+        self._num_rounds = num_rounds
         loop = partial(super().start, grid, timeout=timeout, evaluate_config=evaluate_config)
         if self._resumption is None:
             return loop(
@@ -156,7 +165,8 @@ class SelectionStrategy(Strategy):
                 return self._send({}, plan, arrays, record)
             template = same_for_all(templates, self.base)
             candidates = {client: self._clients[client] for client in plan.candidates}
-            summaries.update(pre_round.ask(grid, template, candidates, record))
+            summaries.update(self._summaries(grid, pre_round, template, candidates, record))
+            self._configured = (template, arrays)
         choice = self._choose(plan, summaries, record)
         if pre_round is None:
             templates = self._configure_base(server_round, arrays, config, grid, choice.clients)
@@ -230,6 +240,48 @@ class SelectionStrategy(Strategy):
         if request is None:
             return None
         return PreRound.for_model(request, arrays, self.options.seed, self.options.summary_timeout)
+
+    def _summaries(
+        self,
+        grid: Grid,
+        pre_round: PreRound,
+        template: Message,
+        candidates: Mapping[str, int],
+        record: RoundRecord,
+    ) -> Mapping[str, Summary]:
+        """Take the summaries that came with the last evaluation, if they fit, or ask for them."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            least = max(self.options.min_summaries, min(self.rule.num_selected, len(candidates)))
+            misfit = ahead.misfit(record.round, template.content, candidates, least)
+            if misfit is None:
+                self._misfits, record.pre_round = 0, "ahead"
+                return ahead.hand_over(record)
+            self._misfits += 1
+            ahead.discard(record)
+            record.pre_round = f"own: {misfit}"
+        else:
+            record.pre_round = "own"
+        return pre_round.ask(grid, template, candidates, record)
+
+    def _ask_ahead(self, number: int, arrays: ArrayRecord) -> Ahead | None:
+        """Ask for the summaries of a round to come, if that round will come and can be guessed."""
+        if (
+            not self.options.ride_along
+            or self._configured is None
+            or self._num_rounds is None
+            or number > self._num_rounds
+            or self._misfits >= _MOST_MISFITS
+        ):
+            return None
+        template, before = self._configured
+        pre_round = self._pre_round(arrays)
+        content = guess_next_content(template.content, before, arrays)
+        plan = self._selector.plan(number, list(self._clients))
+        if pre_round is None or content is None or not plan.candidates:
+            return None
+        candidates = {client: self._clients[client] for client in plan.candidates}
+        return Ahead.ask(pre_round, template, content, candidates, number)
 
     def _configure_base(
         self,
@@ -315,12 +367,15 @@ class SelectionStrategy(Strategy):
         view = GridView(grid, self._clients.values())
         number = server_round + self._offset
         self._evaluations = list(self.base.configure_evaluate(number, arrays, config, view))
-        return self._evaluations
+        self._ahead = self._ask_ahead(number + 1, arrays)
+        return [*self._evaluations, *(self._ahead.messages if self._ahead else ())]
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Have the base strategy aggregate the evaluation, sorted by client."""
+        if self._ahead is not None:
+            replies = self._ahead.take(replies)
         place = {node_id: place for place, node_id in enumerate(self._clients.values())}
         place_of_reply = {
             message.metadata.message_id: place.get(message.metadata.dst_node_id, len(place))

@@ -53,8 +53,11 @@ def run(folder: Path | None, rounds: int = 12) -> str:
         {name: value for name, value in record.to_dict().items() if name != "seconds"}
         for record in strategy.history
     ]
-    for record in history:  # who introduces itself anew depends on the restarts
-        del record["bytes_down"]["introduction"], record["bytes_up"]["introduction"]
+    for record in history:  # who introduces itself and who is asked ahead depends on the restarts
+        del record["pre_round"]
+        for phase in ("introduction", "pre-round unused"):
+            record["bytes_down"].pop(phase, None)
+            record["bytes_up"].pop(phase, None)
     metrics = [
         {number: dict(record) for number, record in by_round.items()}
         for by_round in (

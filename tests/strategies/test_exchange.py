@@ -4,7 +4,7 @@ from apps import numpy_app
 from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
 
 from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.strategies.exchange import exchange, sort_replies
+from pncs_flower.strategies.exchange import content_bytes, exchange, sort_replies
 
 
 def sent_messages(count: int) -> list[Message]:
@@ -45,6 +45,11 @@ def test_reason_is_the_last_line_without_colours():
     )
     error = Message(Error(2, reason), reply_to=message)
     assert sort_replies([message], [error], "").failures == {10: "ValueError: bad"}
+
+
+def test_bytes_are_those_of_names_and_values():
+    record = ConfigRecord({"a": "", "bc": "é", "n": 1, "f": True, "l": [1.0, 2.0], "b": b"123"})
+    assert content_bytes(RecordDict({"c": record})) == 7 + 0 + 2 + 8 + 1 + 16 + 3
 
 
 def test_nothing_to_send_asks_nobody():

@@ -1,0 +1,133 @@
+"""Summaries asked for with the evaluation: the same choices with one exchange less."""
+
+import pytest
+from apps import numpy_app
+from flwr.app import ConfigRecord, Error, Message
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx
+
+from pncs_flower.clients import SummaryMod, summary_mod
+from pncs_flower.protocol import MARKER
+from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.strategies import PNCS, GradientMemory, UniformSelection
+
+ROUNDS, CLIENTS = 8, 7
+
+
+class Counting(InProcessGrid):
+    """Counts exchanges that send anything."""
+
+    exchanges = 0
+
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        self.exchanges += bool(messages)
+        return super().send_and_receive(messages, timeout=timeout)
+
+
+def run(kind=PNCS, base=None, mods=(), rounds=ROUNDS, grid=None, **options):
+    mods = mods or (SummaryMod(gradient=numpy_app.gradient),)
+    grid = grid or Counting(numpy_app.make_app(*mods), CLIENTS)
+    strategy = kind(base or FedAvg(), num_selected=2, seed=4, **options)
+    result = strategy.start(
+        grid,
+        numpy_app.initial_arrays(),
+        num_rounds=rounds,
+        train_config=ConfigRecord({"lr": 0.3}),
+    )
+    return strategy, result, grid
+
+
+def choices(strategy):
+    return [(r.chosen, r.asked, r.answered, r.mean_similarity) for r in strategy.history]
+
+
+@pytest.mark.parametrize("base", [FedAvg, FedAdam, lambda: FedProx(proximal_mu=0.5)])
+@pytest.mark.parametrize("summary", ["update", "gradient"])
+@pytest.mark.parametrize("kind", [PNCS, GradientMemory])
+def test_choices_model_and_metrics_are_those_of_a_pre_round_of_its_own(kind, summary, base):
+    ahead, result, grid = run(kind, base(), summary=summary)
+    own, own_result, own_grid = run(kind, base(), summary=summary, ride_along=False)
+    assert choices(ahead) == choices(own)
+    assert result.arrays == own_result.arrays
+    assert result.evaluate_metrics_clientapp == own_result.evaluate_metrics_clientapp
+    assert [r.pre_round for r in ahead.history] == ["own"] + ["ahead"] * (ROUNDS - 1)
+    assert [r.pre_round for r in own.history] == ["own"] * ROUNDS
+    assert own_grid.exchanges - grid.exchanges == ROUNDS - 1
+
+
+def test_with_client_evaluation_a_round_has_as_many_exchanges_as_fedavgs():
+    _, _, grid = run()
+    introduction, first_pre_round = 1, 1
+    assert grid.exchanges == 2 * ROUNDS + introduction + first_pre_round
+
+
+def test_nobody_trains_for_a_round_that_does_not_come():
+    strategy, _, grid = run(mods=(summary_mod,))
+    asked = [client for record in strategy.history for client in record.asked]
+    trained = [numpy_app.times_trained(context) for context in grid.contexts.values()]
+    assert trained == [asked.count(str(client)) for client in range(CLIENTS)]
+
+
+def test_clients_that_will_cool_down_are_not_asked():
+    strategy, _, _ = run()
+    for record in strategy.history[1:]:
+        assert not set(record.asked) & set(record.cooling)
+
+
+def test_base_strategy_that_changes_its_message_is_right_and_soon_not_guessed_any_more():
+    class Decaying(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            config["lr"] = 0.5 / server_round
+            return super().configure_train(server_round, arrays, config, grid)
+
+    ahead, result, _ = run(base=Decaying())
+    own, own_result, _ = run(base=Decaying(), ride_along=False)
+    assert choices(ahead) == choices(own)
+    assert result.arrays == own_result.arrays
+    reasons = [r.pre_round for r in ahead.history]
+    assert (
+        reasons[1]
+        == reasons[2]
+        == ("own: the base strategy sends another message than was expected")
+    )
+    assert reasons[3:] == ["own"] * (ROUNDS - 3)
+    assert ahead.history[1].bytes_down["pre-round unused"] > 0
+
+
+def test_roster_that_changes_between_the_rounds_is_asked_again():
+    class Leaving(Counting):
+        def get_node_ids(self):
+            return list(super().get_node_ids())[: CLIENTS if self.exchanges < 8 else CLIENTS - 2]
+
+    strategy, _, _ = run(
+        grid=Leaving(numpy_app.make_app(summary_mod), CLIENTS), queue_length=0, wait_timeout=1
+    )
+    reasons = [record.pre_round for record in strategy.history]
+    assert reasons.count("own: other clients take part than were asked") == 1
+    assert reasons[-1] == "ahead"
+
+
+def test_too_few_answers_are_asked_for_again():
+    def fails_once(message, context, call_next):
+        marker = message.content.config_records.get(MARKER, {})
+        state = context.state
+        if marker.get("phase") == "summarize" and marker["round"] == 3 and "failed" not in state:
+            state["failed"] = ConfigRecord({"at": 3})
+            return Message(Error(2, "busy"), reply_to=message)
+        return call_next(message, context)
+
+    strategy, _, _ = run(mods=(fails_once, summary_mod))
+    assert strategy.history[2].pre_round == "own: only 0 answered"
+    assert len(strategy.history[2].delivered) == 2
+
+
+def test_rules_that_ask_for_nothing_have_no_pre_round():
+    strategy, _, _ = run(UniformSelection)
+    assert [record.pre_round for record in strategy.history] == [None] * ROUNDS
+
+
+def test_evaluation_is_untouched():
+    ahead = run()[1].evaluate_metrics_clientapp
+    plain = run(ride_along=False)[1].evaluate_metrics_clientapp
+    assert list(ahead) == list(range(1, ROUNDS + 1))
+    assert ahead == plain
