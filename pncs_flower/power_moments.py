@@ -120,5 +120,5 @@ def _norm(values: np.ndarray) -> float:
     for start in starts:
         scaled = values[start : start + _BLOCK].astype(np.float32) / np.float32(largest)
         squares = np.square(scaled).astype(np.float64)
-        total += float(squares @ squares)
+        total += float(np.einsum("i,i->", squares, squares))  # not by BLAS, whose threads must meet
     return float(largest * total**0.25)
