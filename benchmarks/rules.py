@@ -72,8 +72,8 @@ def rules(clients: int, selected: int, sketch: int) -> dict[str, Maker]:
     except ImportError:
         return by_name
     return by_name | {
-        "active-fl": partial(ActiveFL, **some),
-        "power-of-choice": partial(PowerOfChoice, **some, d=max(selected, clients // 2)),
+        "active-fl": partial(ActiveFL, **some, unseen="first"),
+        "power-of-choice": partial(PowerOfChoice, **some, candidates=max(selected, clients // 2)),
         "divfl": partial(DivFL, **some),
         "gradient-norm": partial(GradientNorm, **some),
     }
