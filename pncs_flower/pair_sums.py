@@ -54,16 +54,21 @@ def power_products(rows: Rows, scales: np.ndarray, p: int, precision: Precision)
         Item j - 1 holds <u^(p-j), v^j> for u in the rows and v in the columns, shape (K, K),
         float64, for j = 1 to p / 2. The other products are the transposes of these.
     """
-    products = [rows.zeros(rows.num_rows, rows.num_rows) for _ in range(p // 2)]
+    xp, size = rows.xp, rows.num_rows
+    products = [rows.zeros(size, size) for _ in range(p // 2)]
     factors = rows.cast(rows.beside(1 / scales), precision)[:, None]
+    # Memory is asked for once: the system clears what it hands out, which takes as long as a pass.
+    memory = rows.cast(rows.zeros(p - 1, size, _width(rows)), precision)
+    sums = rows.cast(rows.zeros(size, size), precision)
     with rows.exact_products():
         for start, stop in _blocks(rows):
-            powers = [rows.block(start, stop, precision) * factors]
-            for _ in range(p - 2):
-                powers.append(powers[-1] * powers[0])
+            powers = memory[:, :, : stop - start]
+            xp.multiply(rows.block(start, stop, precision), factors, out=powers[0])
+            for k in range(1, p - 1):
+                xp.multiply(powers[k - 1], powers[0], out=powers[k])
             for j, product in enumerate(products, start=1):
                 # For j = p / 2 this is a @ a.T, of which NumPy computes one triangle only.
-                product += powers[p - j - 1] @ powers[j - 1].T
+                product += xp.matmul(powers[p - j - 1], powers[j - 1].T, out=sums)
     return products
 
 
@@ -114,9 +119,12 @@ def pair_gaps(rows: Rows, first: Array, second: Array, divisors: Array, p: float
 
 
 def _blocks(rows: Rows) -> Iterator[tuple[int, int]]:
-    width = min(max(_BLOCK // rows.num_rows, _NARROWEST), _WIDEST)
-    for start in range(0, rows.num_values, width):
-        yield start, min(start + width, rows.num_values)
+    for start in range(0, rows.num_values, _width(rows)):
+        yield start, min(start + _width(rows), rows.num_values)
+
+
+def _width(rows: Rows) -> int:
+    return min(max(_BLOCK // rows.num_rows, _NARROWEST), _WIDEST)
 
 
 def _pair_chunks(
