@@ -1,0 +1,40 @@
+"""The speed benchmarks run and print their tables, at sizes that take no time."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+def run(script: str, *arguments: str) -> list[str]:
+    """Run a benchmark as a user does and return the lines that it prints."""
+    command = [sys.executable, str(BENCHMARKS / script), *arguments]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout.splitlines()
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_similarity(library: str) -> None:
+    """With torch it is the path of `--device cuda`, on the CPU."""
+    lines = run("similarity.py", "--rows", "5", "--values", "300", "--library", library)
+    assert lines[-1].split()[:2] == ["5", "300"]
+
+
+def test_sketch() -> None:
+    lines = run("sketch.py", "--width", "64", "--examples", "8", "--sketches", "count:16@int8")
+    assert lines[-1].split()[:2] == ["count:16@int8", "20"]
+
+
+def test_subset() -> None:
+    lines = run("subset.py", "--largest", "26")
+    assert [line.split()[1:3] for line in lines[2:]] == [["24", "12"], ["26", "9"]]
+    assert all(line.endswith("proved") for line in lines[2:])
+
+
+@pytest.mark.parametrize("script", ["similarity.py", "sketch.py", "subset.py"])
+def test_help_gives_examples(script: str) -> None:
+    assert any(line.startswith(f"python benchmarks/{script}") for line in run(script, "--help"))
