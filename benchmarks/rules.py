@@ -137,15 +137,15 @@ def table(results: list[dict], options: argparse.Namespace) -> str:
         for rule, cells in by_rule.items()
     }
     lines = [
-        f"| rule | final accuracy (last {LAST} rounds) | round {early} | against uniform (paired t) "
-        "| way from uniform to all | MB up a run | seconds a run |",
+        f"| rule | final accuracy (last {LAST} rounds) | round {early} "
+        "| against uniform (paired t) | way from uniform to all | MB up a run | seconds a run |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for rule, cells in by_rule.items():
         values, n = final[rule], len(cells)
         error = f" ± {values.std(ddof=1) / n**0.5:.4f}" if n > 1 else ""
         first = np.mean([r["accuracies"][early - 1] for r in cells])
-        against = way = "–"
+        against = way = "-"
         if "uniform" in final and rule != "uniform" and n == len(final["uniform"]) > 1:
             difference = values - final["uniform"]
             p = ttest_rel(values, final["uniform"]).pvalue

@@ -91,7 +91,10 @@ class InProcessGrid(Grid):
     def _handle(self, message: Message) -> Message:
         context = self.contexts[message.metadata.dst_node_id]
         state = _own_copy(context.state)
-        own_message = Message(content=_own_copy(message.content), metadata=message.metadata)
+        # The metadata is that of the message, which only Flower's own keyword can say.
+        own_message = Message(  # type: ignore[call-overload]
+            content=_own_copy(message.content), metadata=message.metadata
+        )
         own_context = Context(
             run_id=context.run_id,
             node_id=context.node_id,
