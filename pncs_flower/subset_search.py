@@ -18,7 +18,7 @@ _LEG = 10_000  # steps at most between shakes
 _TENURE = 25  # steps at most for which an exchange may not be undone
 _CHUNK = 1 << 20  # values at a time
 _LEAST_SHAKEN = 5
-_SHAKEN = 0.1  # part of the members that a shake exchanges
+_SHAKEN = 0.25  # part of the members that a first shake exchanges
 
 
 def search_subset(
@@ -95,6 +95,7 @@ class _TabuSearch:
 
     def __init__(self, objective: SubsetObjective, members: np.ndarray) -> None:
         self.objective = objective
+        self.shakes = 0  # since there was something better
         self.best = tuple(sorted(members.tolist()))
         self.best_value = objective.value(members)
         num_clients, size = len(objective.linear), objective.size
@@ -134,16 +135,22 @@ class _TabuSearch:
                     and self.objective.prefers(found, self.best)
                 ):
                     self.best, self.best_value = found, value
-                    idle = 0 if better else idle
+                    if better:
+                        idle = self.shakes = 0
             if idle == self.patience or time.monotonic() > deadline:
                 return step + 1
         return steps
 
     def shake(self, random: np.random.Generator) -> None:
-        """Start again from the best subset with some members exchanged at random."""
+        """Start again from the best subset with some members exchanged at random.
+
+        More of them each time, up to all, as long as that leads to nothing better.
+        """
+        self.shakes += 1
+        part = _SHAKEN * ((self.shakes - 1) % round(1 / _SHAKEN) + 1)
         members = np.array(self.best)
         outsiders = np.setdiff1d(np.arange(len(self.gain)), members)
-        count = min(max(_LEAST_SHAKEN, round(_SHAKEN * len(members))), len(members), len(outsiders))
+        count = min(max(_LEAST_SHAKEN, round(part * len(members))), len(members), len(outsiders))
         leaving = random.choice(len(members), count, replace=False)
         members[leaving] = random.choice(outsiders, count, replace=False)
         self._start_from(members)
