@@ -51,8 +51,10 @@ class Rows:
             shape = (len(rows), *shapes.pop())
         else:
             shape = tuple(rows.shape)
-        if len(shape) != 2:
-            raise ValueError(f"gradients of shape {shape}, want (clients, values): flatten them")
+        if len(shape) != 2 or shape[0] == 0:
+            raise ValueError(
+                f"gradients of shape {shape}, want (clients, values) and a client: flatten them"
+            )
         first = rows[0] if isinstance(rows, Sequence) else rows
         if _is_tensor(first):
             import torch

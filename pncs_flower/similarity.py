@@ -72,7 +72,8 @@ def pairwise_cosine(gradients: Any, p: float = 4, form: Form = "squared") -> Arr
     ----------
     gradients : np.ndarray, torch.Tensor or sequence of either
         Shape (K, d), or K vectors of d values each; real, also memory-mapped, float16, int8 or
-        torch.bfloat16. Tensors are scored on their device.
+        torch.bfloat16. Tensors are scored on their device (tested on the CPU; no one has run it on
+        a GPU yet).
     p : float (default: 4)
         Order of the norm, 1 or more.
     form : {"squared", "normalized", "printed", "power"} (default: "squared")

@@ -151,6 +151,7 @@ def test_a_zero_vector_is_like_nothing(p: int, form: Form) -> None:
     ("rows", "p", "form", "message"),
     [
         (np.ones(3), 4, "squared", r"shape \(3,\)"),
+        (np.ones((0, 3)), 4, "squared", r"shape \(0, 3\)"),
         (np.ones((2, 3)), 0.5, "squared", "p is 0.5"),
         (np.ones((2, 3)), math.nan, "squared", "p is nan"),
         (np.ones((2, 3)), 4, "cubed", "form is 'cubed'"),
