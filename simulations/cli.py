@@ -83,9 +83,9 @@ def run(
         int | None,
         _knob("queue-length", "Clients that may cool down; -1: 4 for pncs, else 0."),
     ] = None,
-    dataset: Annotated[str | None, _knob("dataset", "digits or fashion-mnist.")] = None,
+    dataset: Annotated[str | None, _knob("dataset", "digits, fashion-mnist or cifar10.")] = None,
     data_dir: Annotated[str | None, _knob("data-dir", "Folder of the data set.")] = None,
-    model: Annotated[str | None, _knob("model", "linear, mlp or cnn.")] = None,
+    model: Annotated[str | None, _knob("model", "linear, mlp, cnn or vgg16.")] = None,
     device: Annotated[str | None, _knob("device", "auto, cpu or cuda.")] = None,
     seed: Annotated[int | None, _knob("seed", "Seed of everything random.")] = None,
     output: Annotated[

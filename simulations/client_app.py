@@ -1,9 +1,8 @@
 """The clients of the app: the reference PyTorch client on this client's part of the data."""
 
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
-import torch
 from flwr.app import Context
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -11,8 +10,7 @@ from torch import Tensor, nn
 from pncs_flower.clients.pytorch import pytorch_client
 
 from .config import Config
-from .data import as_float, load_dataset
-from .models import build_model
+from .inputs import empty_model, load_inputs
 from .partitions import partition_examples
 
 __all__ = ["app"]
@@ -20,25 +18,13 @@ __all__ = ["app"]
 
 def _make_model(context: Context) -> nn.Module:
     config = Config.from_run_config(context.run_config)
-    data = load_dataset(config.dataset, config.data_dir)
-    return build_model(config.model, data.image_shape, data.num_classes, config.seed)
+    return empty_model(config, load_inputs(config))
 
 
 def _load_examples(context: Context) -> tuple[Tensor, Tensor]:
     config = Config.from_run_config(context.run_config)
     client, num_clients = _place(context)
-    data = load_dataset(config.dataset, config.data_dir)
-    examples = _parts(
-        config.dataset,
-        config.data_dir,
-        num_clients,
-        config.partition,
-        config.shards_per_client,
-        config.dirichlet_alpha,
-        config.seed,
-    )[client]
-    images = as_float(data.train_images[examples], data.max_value)
-    return torch.from_numpy(images), torch.from_numpy(data.train_labels[examples])
+    return load_inputs(config).train_tensors(_parts(config, num_clients)[client])
 
 
 def _place(context: Context) -> tuple[int, int]:
@@ -58,23 +44,15 @@ def _place(context: Context) -> tuple[int, int]:
 
 
 # One process plays many clients, each many times.
-@cache
-def _parts(
-    dataset: str,
-    data_dir: str,
-    num_clients: int,
-    scheme: str,
-    shards_per_client: int,
-    dirichlet_alpha: float,
-    seed: int,
-) -> list[NDArray[np.int64]]:
+@lru_cache(maxsize=4)
+def _parts(config: Config, num_clients: int) -> list[NDArray[np.int64]]:
     return partition_examples(
-        load_dataset(dataset, data_dir).train_labels,
+        load_inputs(config).train_labels,
         num_clients,
-        scheme,
-        shards_per_client=shards_per_client,
-        dirichlet_alpha=dirichlet_alpha,
-        seed=seed,
+        config.partition,
+        shards_per_client=config.shards_per_client,
+        dirichlet_alpha=config.dirichlet_alpha,
+        seed=config.seed,
     )
 
 

@@ -35,9 +35,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "schedule": ("fashion-mnist", "cifar-10", "short"),
     "unseen": ("uniform", "first"),
     "aggregation": ("examples", "uniform"),
-    "dataset": ("digits", "fashion-mnist"),
+    "dataset": ("digits", "fashion-mnist", "cifar10"),
     "partition": ("shards", "dirichlet", "iid"),
-    "model": ("linear", "mlp", "cnn"),
+    "model": ("linear", "mlp", "cnn", "vgg16"),
+    "normalization": ("imagenet1k-v1", "imagenet1k-features"),
     "device": ("auto", "cpu", "cuda"),
 }
 """What the settings that are names may be; a strategy also an import path, ``module:Rule``."""
@@ -79,6 +80,10 @@ class Config:
     shards_per_client: int
     dirichlet_alpha: float
     model: str
+    weights: str
+    normalization: str
+    trainable_layers: str
+    cache_dir: str
     device: str
     output_dir: str
     seed: int
@@ -122,8 +127,12 @@ class Config:
     @property
     def layer_names(self) -> tuple[str, ...] | None:
         """The layers to compare; None for all of them."""
-        names = tuple(name.strip() for name in self.layers.split(",") if name.strip())
-        return names or None
+        return _list(self.layers) or None
+
+    @property
+    def trainable_layer_names(self) -> tuple[str, ...]:
+        """The layers that are trained, of a model with frozen ones."""
+        return _list(self.trainable_layers)
 
 
 def default_run_config() -> dict[str, Scalar]:
@@ -131,6 +140,10 @@ def default_run_config() -> dict[str, Scalar]:
     with (APP_DIRECTORY / "pyproject.toml").open("rb") as file:
         values: dict[str, Scalar] = tomllib.load(file)["tool"]["flwr"]["app"]["config"]
     return values
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _key(name: str) -> str:

@@ -3,12 +3,25 @@
 import gzip
 from dataclasses import dataclass
 from functools import cache
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DEBIAN_FASHION_MNIST", "ImageData", "as_float", "load_dataset"]
+from .cifar10 import cifar10_files, read_cifar10
+
+__all__ = [
+    "DATASETS",
+    "DEBIAN_FASHION_MNIST",
+    "ImageData",
+    "as_float",
+    "dataset_fingerprint",
+    "load_dataset",
+]
+
+DATASETS = ("digits", "fashion-mnist", "cifar10")
+"""The data sets by name."""
 
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 """Where Debian's package dataset-fashion-mnist puts its files."""
@@ -30,6 +43,8 @@ class ImageData:
         How many labels there are.
     max_value : int
         The value of a white pixel.
+    title : str
+        What figures made with it say.
     """
 
     train_images: NDArray[np.uint8]
@@ -38,6 +53,7 @@ class ImageData:
     test_labels: NDArray[np.int64]
     num_classes: int
     max_value: int
+    title: str
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -57,13 +73,14 @@ def load_dataset(name: str, data_dir: str = "") -> ImageData:
 
     Parameters
     ----------
-    name : {"digits", "fashion-mnist"}
+    name : {"digits", "fashion-mnist", "cifar10"}
         ``"digits"`` comes with scikit-learn: 1797 images of 8x8 pixels, of which every fifth of
         each class is a test example. ``"fashion-mnist"`` has 60000 training and 10000 test images
-        of 28x28 pixels.
+        of 28x28 pixels, ``"cifar10"`` 50000 and 10000 of 32x32 in colour.
     data_dir : str (default: "")
         Folder with Fashion-MNIST's four files, or the one given to torchvision as ``root``; where
-        Debian's package has it if empty.
+        Debian's package has it if empty. For CIFAR-10 see `cifar10.read_cifar10`; the folder
+        ``data`` if empty.
 
     Raises
     ------
@@ -76,7 +93,40 @@ def load_dataset(name: str, data_dir: str = "") -> ImageData:
         return _digits()
     if name == "fashion-mnist":
         return _fashion_mnist(data_dir)
-    raise ValueError(f"no data set is called {name!r}: there are digits and fashion-mnist")
+    if name == "cifar10":
+        title, train, test = read_cifar10(_cifar10_folder(data_dir))
+        return ImageData(*train, *test, num_classes=10, max_value=255, title=title)
+    raise ValueError(f"no data set is called {name!r}: there are {', '.join(DATASETS)}")
+
+
+@cache
+def dataset_fingerprint(name: str, data_dir: str = "") -> str:
+    """Hash the contents of a data set's files, without decoding them; see `load_dataset`.
+
+    Returns
+    -------
+    str
+        32 hexadecimal digits, the same for the same files wherever they are.
+    """
+    if name == "digits":
+        data = load_dataset(name)
+        parts = [data.train_images.tobytes(), data.train_labels.tobytes()]
+        return blake2b(b"".join(parts), digest_size=16).hexdigest()
+    if name == "fashion-mnist":
+        files = {path.name: path for path in _fashion_mnist_files(data_dir)}
+    else:
+        folder = _cifar10_folder(data_dir)
+        files = {str(path.relative_to(folder)): path for path in cifar10_files(folder)}
+    hashed = blake2b(digest_size=16)
+    for label, path in files.items():
+        content = path.read_bytes()
+        hashed.update(f"{label} {len(content)}\n".encode())
+        hashed.update(content)
+    return hashed.hexdigest()
+
+
+def _cifar10_folder(data_dir: str) -> Path:
+    return Path(data_dir or "data").expanduser()
 
 
 def _digits() -> ImageData:
@@ -92,11 +142,17 @@ def _digits() -> ImageData:
         rank[of_label] = np.arange(of_label.sum())
     test = rank % _DIGITS_TEST_STEP == _DIGITS_TEST_STEP - 1
     return ImageData(
-        images[~test], labels[~test], images[test], labels[test], num_classes=10, max_value=16
+        images[~test],
+        labels[~test],
+        images[test],
+        labels[test],
+        num_classes=10,
+        max_value=16,
+        title="digits",
     )
 
 
-def _fashion_mnist(data_dir: str) -> ImageData:
+def _fashion_mnist_files(data_dir: str) -> list[Path]:
     given = Path(data_dir).expanduser() if data_dir else DEBIAN_FASHION_MNIST
     folders = (given, given / "FashionMNIST" / "raw")
     names = [
@@ -120,7 +176,13 @@ def _fashion_mnist(data_dir: str) -> ImageData:
             '  3. download it: python -c "from torchvision.datasets import FashionMNIST; '
             f"FashionMNIST('data', download=True)\", and set data-dir to {Path('data').resolve()}"
         )
-    train_images, train_labels, test_images, test_labels = (_read_idx(path) for path in paths)
+    return paths
+
+
+def _fashion_mnist(data_dir: str) -> ImageData:
+    train_images, train_labels, test_images, test_labels = (
+        _read_idx(path) for path in _fashion_mnist_files(data_dir)
+    )
     return ImageData(
         train_images[:, None],
         train_labels.astype(np.int64),
@@ -128,6 +190,7 @@ def _fashion_mnist(data_dir: str) -> ImageData:
         test_labels.astype(np.int64),
         num_classes=10,
         max_value=255,
+        title="Fashion-MNIST",
     )
 
 

@@ -9,8 +9,7 @@ from flwr.app import ArrayRecord
 from pncs_flower.layers import choose_layers
 
 from .config import Config
-from .data import load_dataset
-from .models import build_model
+from .inputs import empty_model, load_inputs
 from .partitions import check_partition
 from .strategies import build_strategy
 
@@ -173,14 +172,16 @@ def check_run(config: Config, num_clients: int | None = None) -> None:
             f"num-selected = {config.num_selected}, but there are {num_clients} clients: select "
             "fewer, or have more clients"
         )
-    data = load_dataset(config.dataset, config.data_dir)
-    model = build_model(config.model, data.image_shape, data.num_classes, config.seed)
+    inputs = load_inputs(config)
+    model = empty_model(config, inputs)
     request = build_strategy(config).rule.request
     if request is not None:
         arrays = ArrayRecord(model.state_dict())
         choose_layers({name: array.dtype for name, array in arrays.items()}, request.layers)
     if num_clients is not None:
-        check_partition(data.train_labels, num_clients, config.partition, config.shards_per_client)
+        check_partition(
+            inputs.train_labels, num_clients, config.partition, config.shards_per_client
+        )
 
 
 def _count(number: int, thing: str) -> str:

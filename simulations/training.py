@@ -17,8 +17,7 @@ from pncs_flower.clients.device import choose_device
 from pncs_flower.strategies import RoundRecord, SelectionError
 
 from .config import Config
-from .data import ImageData, as_float, load_dataset
-from .models import build_model
+from .inputs import Inputs, initial_model, load_inputs
 from .preflight import check_run
 from .results import RunFolder
 from .strategies import build_strategy
@@ -70,21 +69,21 @@ def train(
         If a round came to nothing, because no client delivered an update; says why.
     """
     check_run(config)
-    data = load_dataset(config.dataset, config.data_dir)
-    model = build_model(config.model, data.image_shape, data.num_classes, config.seed)
+    inputs = load_inputs(config)
+    model = initial_model(config, inputs)
     initial = ArrayRecord(model.state_dict())
     strategy = build_strategy(config)
     folder = RunFolder(output, config)
     rows: list[dict[str, Any]] = []
     first: dict[str, float] = {}
     device = choose_device("cpu" if config.device == "cpu" else "auto")
-    images, labels = _test_examples(data, device)
+    examples, labels = (tensor.to(device) for tensor in inputs.test_tensors())
     model.to(device)
     start = time.perf_counter()
 
     def after_round(number: int, arrays: ArrayRecord) -> MetricRecord:
         model.load_state_dict(arrays.to_torch_state_dict())
-        accuracy, loss = evaluate(model, images, labels)
+        accuracy, loss = evaluate(model, examples, labels)
         scores = {"accuracy": accuracy, "loss": loss}
         if number == 0:
             first.update(scores)
@@ -99,7 +98,7 @@ def train(
 
     result = strategy.start(grid, initial, num_rounds=config.num_rounds, evaluate_fn=after_round)
     weights = {name: array.numpy() for name, array in result.arrays.items()}
-    folder.finish(weights, _summary(rows, first, str(device)))
+    folder.finish(weights, _summary(rows, first, str(device), inputs))
 
 
 def _require_an_update(record: RoundRecord) -> None:
@@ -110,13 +109,8 @@ def _require_an_update(record: RoundRecord) -> None:
         )
 
 
-def _test_examples(data: ImageData, device: torch.device) -> tuple[Tensor, Tensor]:
-    images = torch.from_numpy(as_float(data.test_images, data.max_value))
-    return images.to(device), torch.from_numpy(data.test_labels).to(device)
-
-
 def _summary(
-    rows: list[dict[str, Any]], first: Mapping[str, float], server_device: str
+    rows: list[dict[str, Any]], first: Mapping[str, float], server_device: str, inputs: Inputs
 ) -> dict[str, Any]:
     accuracies = [row["accuracy"] for row in rows]
     chosen = Counter(client for row in rows for client in row["chosen"])
@@ -132,6 +126,8 @@ def _summary(
         "bytes-down": sum(sum(row["bytes_down"].values()) for row in rows),
         "bytes-up": sum(sum(row["bytes_up"].values()) for row in rows),
         "times-chosen": dict(sorted(chosen.items(), key=lambda item: (len(item[0]), item[0]))),
+        "data": inputs.title,
+        "notes": list(inputs.notes),
         "server-device": server_device,
         "versions": {name: _version(name) for name in ("pncs-flower", "flwr", "torch", "numpy")},
     }

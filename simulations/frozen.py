@@ -1,0 +1,191 @@
+"""What frozen layers make of a data set: computed once, kept on disk, shared by all processes."""
+
+import json
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .config import Config
+from .data import dataset_fingerprint, load_dataset
+from .vgg16 import (
+    CONVOLUTIONS,
+    FrozenLayers,
+    check_trainable,
+    frozen_layers,
+    normalize,
+    read_weights,
+    weights_file,
+)
+
+__all__ = ["FrozenData", "load_frozen", "weights_fingerprint"]
+
+_PARTS = ("train", "test")
+_CHUNK = 250
+_FORMAT = 1
+
+
+class FrozenData:
+    """A folder of the cache, opened and found whole.
+
+    Parameters
+    ----------
+    folder : Path
+        Holds ``train.npy`` and ``test.npy`` (shape (N, ...), float32, memory-mapped), the labels,
+        and ``about.json``.
+
+    Raises
+    ------
+    ValueError
+        If a file is not as it was written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self.about: dict[str, Any] = json.loads((folder / "about.json").read_text("utf-8"))
+            for name, checksum in self.about["checksums"].items():
+                if _checksum(folder / name) != checksum:
+                    raise ValueError(f"{name} has changed")
+            self.features, self.labels = (
+                [np.load(folder / f"{part}{kind}.npy", mmap_mode="r") for part in _PARTS]
+                for kind in ("", "-labels")
+            )
+        except (OSError, ValueError, KeyError) as error:
+            raise ValueError(
+                f"the cached features in {folder} are damaged ({error}): delete that folder, and "
+                "they are computed again"
+            ) from None
+
+
+def load_frozen(config: Config) -> FrozenData:
+    """Return the output of the frozen layers for every example; computed if it is not on disk.
+
+    Raises
+    ------
+    ValueError
+        If the settings or files do not fit, or if what is on disk is damaged.
+    FileNotFoundError
+        If data or weights are not there.
+    """
+    return _load(
+        config.dataset,
+        config.data_dir,
+        config.weights,
+        config.normalization,
+        check_trainable(config.trainable_layer_names),
+        config.cache_dir,
+    )
+
+
+@cache
+def weights_fingerprint(path: str) -> str:
+    """Hash a file of weights, to 32 hexadecimal digits."""
+    return blake2b(weights_file(path).read_bytes(), digest_size=16).hexdigest()
+
+
+@cache
+def _load(
+    dataset: str, data_dir: str, weights: str, normalization: str, cut: str, cache_dir: str
+) -> FrozenData:
+    default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "pncs-flower"
+    folder = Path(cache_dir or default).expanduser()
+    key = {
+        "format": _FORMAT,
+        "model": "vgg16",
+        "data": dataset_fingerprint(dataset, data_dir),
+        "weights": weights_fingerprint(weights),
+        "normalization": normalization,
+        "cut": CONVOLUTIONS,
+    }
+
+    def convolve(path: Path) -> dict[str, Any]:
+        data = load_dataset(dataset, data_dir)
+        images = (data.train_images, data.test_images)
+        frozen = frozen_layers(read_weights(weights), CONVOLUTIONS, from_convolutions=False)
+        for part, pixels in zip(_PARTS, images, strict=True):
+            _run(
+                frozen,
+                pixels,
+                lambda chunk: normalize(chunk, data.max_value, normalization),
+                path / f"{part}.npy",
+            )
+        for part, labels in zip(_PARTS, (data.train_labels, data.test_labels), strict=True):
+            np.save(path / f"{part}-labels.npy", labels)
+        return {"title": data.title, "num_classes": data.num_classes, "drawn": list(frozen.drawn)}
+
+    convolved = _cached(folder, key, convolve)
+    if cut == CONVOLUTIONS:
+        return convolved
+
+    def classify(path: Path) -> dict[str, Any]:
+        frozen = frozen_layers(read_weights(weights), cut, from_convolutions=True)
+        for part, features, labels in zip(
+            _PARTS, convolved.features, convolved.labels, strict=True
+        ):
+            _run(
+                frozen, features, lambda chunk: torch.from_numpy(chunk.copy()), path / f"{part}.npy"
+            )
+            np.save(path / f"{part}-labels.npy", labels)
+        return {**convolved.about, "drawn": [*convolved.about["drawn"], *frozen.drawn]}
+
+    return _cached(folder, {**key, "cut": cut}, classify)
+
+
+def _run(
+    frozen: FrozenLayers,
+    inputs: NDArray[Any],
+    prepare: Callable[[NDArray[Any]], torch.Tensor],
+    path: Path,
+) -> None:
+    """Write the output for every input, in pieces that fit in memory."""
+    outputs: np.memmap[Any, np.dtype[np.float32]] | None = None
+    with torch.inference_mode():
+        for start in range(0, len(inputs), _CHUNK):
+            chunk = frozen.network(prepare(inputs[start : start + _CHUNK])).numpy()
+            if outputs is None:
+                shape = (len(inputs), *chunk.shape[1:])
+                outputs = np.lib.format.open_memmap(path, "w+", np.float32, shape)
+            outputs[start : start + len(chunk)] = chunk
+    if outputs is not None:
+        outputs.flush()
+
+
+def _cached(
+    folder: Path, key: dict[str, Any], make: Callable[[Path], dict[str, Any]]
+) -> FrozenData:
+    """Return a folder of the cache, which is there whole or not at all."""
+    name = blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=12).hexdigest()
+    final = folder / f"{key['model']}-{name}"
+    if not final.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder))
+        try:
+            about = make(partial)
+            checksums = {path.name: _checksum(path) for path in sorted(partial.glob("*.npy"))}
+            text = json.dumps({**about, "key": key, "checksums": checksums}, indent=2)
+            (partial / "about.json").write_text(text, encoding="utf-8")
+            try:
+                partial.rename(final)
+            except OSError:
+                if not final.is_dir():  # else another process was first
+                    raise
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return FrozenData(final)
+
+
+def _checksum(path: Path) -> int:
+    value = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            value = zlib.crc32(block, value)
+    return value

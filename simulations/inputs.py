@@ -1,0 +1,114 @@
+"""What the model of a run sees of the data: the images, or what frozen layers make of them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from .config import Config
+from .data import as_float, load_dataset
+from .frozen import load_frozen
+from .models import build_model
+from .vgg16 import build_last_layers, read_weights
+
+__all__ = ["Inputs", "empty_model", "initial_model", "load_inputs"]
+
+_FROZEN = "vgg16"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Examples as they lie in memory or on disk.
+
+    Attributes
+    ----------
+    train, test : np.ndarray
+        Shape (N, ...): uint8 images, 0 to ``max_value``, or float32 features.
+    train_labels, test_labels : np.ndarray
+        Shape (N,), dtype int64.
+    num_classes : int
+        How many labels there are.
+    max_value : int or None
+        The value of a white pixel; None for features.
+    title : str
+        What figures say of the data.
+    notes : tuple of str
+        What a reader of the results must know of the features.
+    """
+
+    train: NDArray[Any]
+    train_labels: NDArray[np.int64]
+    test: NDArray[Any]
+    test_labels: NDArray[np.int64]
+    num_classes: int
+    max_value: int | None
+    title: str
+    notes: tuple[str, ...] = ()
+
+    def train_tensors(self, examples: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Return some training examples with their labels."""
+        return self._tensor(self.train[examples]), torch.from_numpy(self.train_labels[examples])
+
+    def test_tensors(self) -> tuple[Tensor, Tensor]:
+        """Return all test examples with their labels."""
+        return self._tensor(self.test), torch.from_numpy(np.array(self.test_labels))
+
+    def _tensor(self, values: NDArray[Any]) -> Tensor:
+        if self.max_value is None:
+            return torch.from_numpy(np.array(values))
+        return torch.from_numpy(as_float(values, self.max_value))
+
+
+def load_inputs(config: Config) -> Inputs:
+    """Return the examples of a run.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If data or weights are not there, or do not fit the settings.
+    """
+    if config.model != _FROZEN:
+        data = load_dataset(config.dataset, config.data_dir)
+        return Inputs(
+            data.train_images,
+            data.train_labels,
+            data.test_images,
+            data.test_labels,
+            data.num_classes,
+            data.max_value,
+            data.title,
+        )
+    frozen = load_frozen(config)
+    drawn = ", ".join(frozen.about["drawn"])
+    notes = (f"frozen, but not in the file of weights and so drawn at random: {drawn}",)
+    return Inputs(
+        frozen.features[0],
+        frozen.labels[0],
+        frozen.features[1],
+        frozen.labels[1],
+        frozen.about["num_classes"],
+        None,
+        frozen.about["title"],
+        notes if drawn else (),
+    )
+
+
+def initial_model(config: Config, inputs: Inputs) -> nn.Module:
+    """Return the model that training starts from; only what is trained is in it."""
+    if config.model != _FROZEN:
+        shape = inputs.train.shape
+        return build_model(
+            config.model, (shape[1], shape[2], shape[3]), inputs.num_classes, config.seed
+        )
+    layers = config.trainable_layer_names
+    return build_last_layers(layers, inputs.num_classes, read_weights(config.weights), config.seed)
+
+
+def empty_model(config: Config, inputs: Inputs) -> nn.Module:
+    """Return a model whose weights will be overwritten."""
+    if config.model != _FROZEN:
+        return initial_model(config, inputs)
+    return build_last_layers(config.trainable_layer_names, inputs.num_classes)

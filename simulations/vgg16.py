@@ -1,0 +1,266 @@
+"""VGG16 cut in two: layers that are frozen and run once, and those that are trained."""
+
+import pickle
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from pncs_flower.randomness import derive_seed
+
+if TYPE_CHECKING:
+    from torchvision.models import VGG
+
+__all__ = [
+    "CONVOLUTIONS",
+    "FrozenLayers",
+    "LastLayers",
+    "build_last_layers",
+    "check_trainable",
+    "frozen_layers",
+    "normalize",
+    "read_weights",
+    "weights_file",
+]
+
+TRAINABLE = ("classifier.0", "classifier.3", "classifier.6")
+"""The layers that may be trained: one, two or all of them, from the end."""
+
+CONVOLUTIONS = "classifier.0"
+"""The cut after the convolutions, whose output is small enough to be kept for every other cut."""
+
+_SIDE = 32
+_NORMALIZATION = {
+    "imagenet1k-v1": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "imagenet1k-features": ((0.48235, 0.45882, 0.40784), (1 / 255, 1 / 255, 1 / 255)),
+}
+
+State = Mapping[str, Tensor]
+
+
+class LastLayers(nn.Module):
+    """The trained end of the network, under torchvision's names.
+
+    Parameters
+    ----------
+    layers : mapping of str to nn.Module
+        The modules of ``classifier`` by their place in it, such as ``"6"``.
+    """
+
+    def __init__(self, layers: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.classifier = nn.Sequential(OrderedDict(layers))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the logits, shape (N, num_classes), of what the frozen layers made."""
+        logits: Tensor = self.classifier(features)
+        return logits
+
+
+@dataclass(frozen=True)
+class FrozenLayers:
+    """A stretch of frozen layers, in evaluation mode.
+
+    Attributes
+    ----------
+    network : nn.Module
+        From the convolutions' input, or from their output, to the cut.
+    drawn : tuple of str
+        The layers whose weights the file lacks.
+    """
+
+    network: nn.Module
+    drawn: tuple[str, ...]
+
+
+def normalize(images: NDArray[np.uint8], max_value: int, normalization: str) -> Tensor:
+    """Return images as the weights want them.
+
+    Parameters
+    ----------
+    images : np.ndarray
+        Shape (N, 1 or 3, height, width). Those smaller than 32x32, the least that five poolings
+        leave something of, get a black frame; grey ones three equal channels. Nothing is resized.
+    max_value : int
+        The value of a white pixel.
+    normalization : {"imagenet1k-v1", "imagenet1k-features"}
+        The transform that belongs to torchvision's weights of that name.
+
+    Returns
+    -------
+    Tensor
+        Shape (N, 3, 32 or more, 32 or more), float32.
+    """
+    mean, deviation = (torch.tensor(v).view(1, 3, 1, 1) for v in _NORMALIZATION[normalization])
+    pixels = torch.from_numpy(images.astype(np.float32) / np.float32(max_value))
+    height, width = (max(0, _SIDE - side) for side in pixels.shape[2:])
+    frame = (width // 2, width - width // 2, height // 2, height - height // 2)
+    return (nn.functional.pad(pixels, frame).expand(-1, 3, -1, -1) - mean) / deviation
+
+
+def check_trainable(layers: Sequence[str]) -> str:
+    """Return the first trained layer, where the network is cut.
+
+    Raises
+    ------
+    ValueError
+        If these layers cannot be trained.
+    """
+    if not layers or tuple(layers) != TRAINABLE[-len(layers) :]:
+        wanted = " | ".join(",".join(TRAINABLE[-n:]) for n in (1, 2, 3))
+        raise ValueError(f"trainable-layers = {','.join(layers)!r} must be one of {wanted}")
+    return layers[0]
+
+
+def weights_file(path: str) -> Path:
+    """Return the file of weights.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is none; says how to have it.
+    """
+    file = Path(path).expanduser()
+    if not path or not file.is_file():
+        raise FileNotFoundError(
+            f"weights = {path!r}: model vgg16 needs a file with its state dict. To have it: "
+            'python -c "import torch, torchvision; torch.save(torchvision.models.vgg16('
+            "weights='IMAGENET1K_V1').state_dict(), 'vgg16.pth')\""
+        )
+    return file
+
+
+def read_weights(path: str) -> State:
+    """Read a state dict; tensors only, no other objects. What is not finite is left out.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If it holds anything else, or weights of another network.
+    """
+    file = weights_file(path)
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"weights = {path!r} is not a state dict of tensors: {reason}") from None
+    shapes = {name: entry.shape for name, entry in _empty_network().state_dict().items()}
+    if not isinstance(state, dict) or not state.keys() & shapes.keys():
+        raise ValueError(f"weights = {path!r} holds no weights of vgg16, such as features.0.weight")
+    for name in state.keys() & shapes.keys():
+        # The last layer is made anew: its classes are others.
+        if not name.startswith(TRAINABLE[-1]) and state[name].shape != shapes[name]:
+            raise ValueError(
+                f"weights = {path!r}: {name} has shape {tuple(state[name].shape)}, but vgg16 has "
+                f"{tuple(shapes[name])}: give weights of torchvision's vgg16"
+            )
+    # torchvision publishes a classifier of NaN with the weights of the features alone.
+    return {name: state[name].float() for name in state if torch.isfinite(state[name]).all()}
+
+
+def frozen_layers(state: State, cut: str, *, from_convolutions: bool) -> FrozenLayers:
+    """Return the network up to a cut, or from the convolutions' output to it.
+
+    Parameters
+    ----------
+    state : mapping of str to Tensor
+        The weights that there are. Those that are missing are drawn as torchvision draws them,
+        from a seed that is the same for every run: like pre-trained weights they are a given.
+    cut : str
+        The first layer that is left out, one of `TRAINABLE`.
+    from_convolutions : bool
+        Whether the convolutions are left out too.
+    """
+    whole: Any = _empty_network()
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    if not from_convolutions:
+        layers["features"] = whole.features
+    if cut != CONVOLUTIONS:
+        layers["avgpool"], layers["flatten"] = whole.avgpool, nn.Flatten()
+        end = int(cut.rpartition(".")[2])
+        layers["classifier"] = whole.classifier[:end]
+    network = nn.Sequential(layers)
+    drawn = _fill(network, state, seed=0)
+    return FrozenLayers(network.eval().requires_grad_(False), drawn)
+
+
+def build_last_layers(
+    layers: Sequence[str], num_classes: int, state: State | None = None, seed: int = 0
+) -> LastLayers:
+    """Return the trained layers.
+
+    Parameters
+    ----------
+    layers : sequence of str
+        See `TRAINABLE`.
+    num_classes : int
+        How many outputs there are.
+    state : mapping of str to Tensor, optional (default: None)
+        Weights to start from; those of the last layer, and what is missing, are drawn. With None
+        the weights are left undefined, for those who overwrite them.
+    seed : int (default: 0)
+        Seed of what is drawn.
+
+    Raises
+    ------
+    ValueError
+        If these layers cannot be trained.
+    """
+    cut = check_trainable(layers)
+    classifier: Any = _empty_network().classifier
+    with torch.device("meta"):
+        classifier[-1] = nn.Linear(classifier[-1].in_features, num_classes)
+    start = int(cut.rpartition(".")[2])
+    model = LastLayers({str(i): classifier[i] for i in range(start, len(classifier))})
+    if cut == CONVOLUTIONS:
+        model.classifier = nn.Sequential(
+            OrderedDict(
+                {"pool": nn.AdaptiveAvgPool2d((7, 7)), "flatten": nn.Flatten()}
+                | dict(model.classifier.named_children())
+            )
+        )
+    if state is None:
+        return model.to_empty(device="cpu")
+    _fill(model, {k: v for k, v in state.items() if not k.startswith(TRAINABLE[-1])}, seed)
+    return model
+
+
+def _empty_network() -> "VGG":
+    from torchvision.models import vgg16
+
+    with torch.device("meta"):  # neither memory nor time, until weights are put in
+        network: VGG = vgg16(weights=None, init_weights=False)
+    return network
+
+
+def _fill(network: nn.Module, state: State, seed: int) -> tuple[str, ...]:
+    """Put weights in and return the layers whose weights were drawn."""
+    drawn = []
+    for layer, module in network.named_modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            full = f"{layer}.{name}"
+            if full in state:
+                values = state[full].clone()
+            else:
+                values = _draw(parameter.shape, derive_seed(seed, "initial weights", full))
+                drawn.append(layer)
+            module.register_parameter(name, nn.Parameter(values))
+    return tuple(dict.fromkeys(drawn))
+
+
+def _draw(shape: torch.Size, seed: int) -> Tensor:
+    """Draw weights as torchvision does for a network of this kind."""
+    if len(shape) == 1:
+        return torch.zeros(shape)
+    random = torch.Generator().manual_seed(seed)
+    # Kaiming's normal distribution of convolutions, by their fan-out; 0.01 for linear layers.
+    deviation = (2 / (shape[0] * shape[2] * shape[3])) ** 0.5 if len(shape) == 4 else 0.01
+    return torch.randn(shape, generator=random) * deviation
