@@ -8,13 +8,21 @@ INSTALLED := $(VENV)/.installed
 # one another; they get a tree of links that looks as installed.
 TREE := build/lint
 
-.PHONY: run test lint format clean
+.PHONY: run test soak lint format clean
 
 run: $(INSTALLED)
 	$(BIN)/pncs run
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest
+
+# The longest tests in full; `make test` runs them at reduced size.
+soak: $(INSTALLED)
+	PNCS_KILLS=100 PNCS_HOSTILE_REPLIES=10000 PNCS_SOAK_ROUNDS=2000 PNCS_SOAK_CLIENTS=100 \
+	    PNCS_HONEST_ROUNDS=1000 \
+	    $(BIN)/python -m pytest -v --durations=0 -o timeout=3600 \
+	    tests/strategies/test_checkpoint.py tests/strategies/test_hostile.py \
+	    tests/strategies/test_soak.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.protocol import SummaryKind, SummaryRequest
 from pncs_flower.randomness import derive_seed
-from pncs_flower.sketches import Sketch, parse_sketch
+from pncs_flower.sketches import Count, Layers, Sketch, parse_sketch
 from pncs_flower.subset import nearest_mean_subset
 
 from .options import SelectionOptions
@@ -41,7 +41,7 @@ class GradientMemoryRule(SelectionRule):
     chooses_unasked = True
 
     def __post_init__(self) -> None:
-        if parse_sketch(self.sketch).spec.partition(":")[0] not in ("count", "layers"):
+        if not isinstance(parse_sketch(self.sketch), (Count, Layers)):
             raise ValueError(
                 f"sketch is {self.sketch!r}, but the memory adds up sketches of several rounds, "
                 "which needs a linear one that is the same in each: 'count:R' or 'layers'"

@@ -1,0 +1,91 @@
+"""Long runs with faults: no lost round, flat memory, no honest client left out.
+
+Short here; ``make soak`` runs them in full.
+"""
+
+import logging
+import os
+import random
+
+import pytest
+from apps import numpy_app
+from flwr.app import ConfigRecord, Error, Message
+from flwr.serverapp.strategy import FedAvg
+
+from pncs_flower.clients import summary_mod
+from pncs_flower.protocol import MARKER
+from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.strategies import PNCS, GradientMemory
+
+ROUNDS = int(os.environ.get("PNCS_SOAK_ROUNDS", "60"))
+HONEST_ROUNDS = int(os.environ.get("PNCS_HONEST_ROUNDS", "50"))
+CLIENTS = int(os.environ.get("PNCS_SOAK_CLIENTS", "30"))
+STATM = "/proc/self/statm"
+
+
+class Faulty(InProcessGrid):
+    """A grid on which one reply in twenty is an error or never comes."""
+
+    def __init__(self, clients: int) -> None:
+        super().__init__(numpy_app.make_app(summary_mod), clients)
+        self.dice = random.Random(1)
+        self.faults = 0
+
+    def _handle(self, message: Message) -> Message:
+        reply = super()._handle(message)
+        marker = message.content.config_records.get(MARKER, ConfigRecord())
+        if marker.get("phase") == "introduce" or self.dice.random() >= 0.05:
+            return reply
+        self.faults += 1
+        return Message(Error(2, "a fault"), reply_to=message)
+
+    def pull_messages(self, message_ids):
+        kept = []
+        for reply in super().pull_messages(message_ids):
+            if reply.has_error() and self.dice.random() < 0.5:
+                continue  # it never comes
+            kept.append(reply)
+        return kept
+
+
+def resident_megabytes() -> float:
+    with open(STATM, encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+@pytest.mark.skipif(not os.path.exists(STATM), reason="reads memory from /proc")
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", [PNCS, GradientMemory])
+def test_a_long_run_with_faults_loses_no_round_and_keeps_its_memory(kind, monkeypatch):
+    # pytest keeps every record that is logged, which would be what grows.
+    monkeypatch.setattr(logging.getLogger("flwr"), "disabled", True)
+    strategy = kind(FedAvg(fraction_evaluate=0.0), num_selected=4, sketch="layers", seed=2)
+    grid = Faulty(CLIENTS)
+    memory = {}
+
+    def measure(server_round, arrays):
+        if server_round in (ROUNDS // 4, ROUNDS):
+            memory[server_round] = resident_megabytes()
+
+    strategy.start(grid, numpy_app.initial_arrays(), num_rounds=ROUNDS, evaluate_fn=measure)
+    assert [record.round for record in strategy.history] == list(range(1, ROUNDS + 1))
+    assert all(record.delivered for record in strategy.history)
+    assert grid.faults > ROUNDS
+    # The history itself takes some 5 kB a round at 40 clients.
+    growth = memory[ROUNDS] - memory[ROUNDS // 4]
+    history = 2e-4 * CLIENTS * ROUNDS
+    assert growth < 5 + history, f"{growth:.1f} MB more in {ROUNDS * 3 // 4} rounds"
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("sketch", ["count:6@float16", "count:6@int8", "layers@int8"])
+def test_an_honest_client_is_never_taken_for_a_liar(sketch):
+    strategy = GradientMemory(
+        FedAvg(fraction_evaluate=0.0), num_selected=3, sketch=sketch, verify_sketches=True
+    )
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 8)
+    strategy.start(grid, numpy_app.initial_arrays(), num_rounds=HONEST_ROUNDS)
+    assert all(not record.rejected for record in strategy.history)
+    assert {client for record in strategy.history for client in record.chosen} == {
+        str(k) for k in range(8)
+    }
