@@ -53,6 +53,7 @@ def rules(clients: int, selected: int, sketch: int) -> dict[str, Maker]:
         "round-robin": partial(RoundRobin, **some),
         "pncs": partial(PNCS, **some, queue_length=0),
         "pncs-queue": partial(PNCS, **some, queue_length=2 * selected),
+        "pncs-gradient": partial(PNCS, **some, queue_length=2 * selected, summary="gradient"),
         "memory": partial(GradientMemory, **some, sketch=count),
         "memory-normalized": partial(GradientMemory, **some, sketch=count, normalize=True),
         "memory-gradient": partial(GradientMemory, **some, sketch=count, summary="gradient"),
@@ -75,6 +76,7 @@ def rules(clients: int, selected: int, sketch: int) -> dict[str, Maker]:
         "active-fl": partial(ActiveFL, **some, unseen="first"),
         "power-of-choice": partial(PowerOfChoice, **some, candidates=max(selected, clients // 2)),
         "divfl": partial(DivFL, **some),
+        "divfl-gradient": partial(DivFL, **some, summary="gradient"),
         "gradient-norm": partial(GradientNorm, **some),
     }
 
