@@ -246,7 +246,7 @@ def _threshold(p: int, form: Form, precision: Precision, wanted: Precision) -> f
     An error e of both sums makes one of (k / p) e (low / high)^(k/p - 1) in low^(k/p).
     """
     k = {"squared": 2, "normalized": 2, "printed": 1, "power": p}[form]
-    if k >= p:
-        return 0.0
+    if k >= p or _ROUNDING[precision] ** (k / p) <= _TOLERANCE[wanted]:
+        return 0.0  # exact enough even where nothing but the error is left of low
     error = k / p * _ROUNDING[precision] / _TOLERANCE[wanted]
     return float(error ** (1 / (1 - k / p)))
