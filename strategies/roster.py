@@ -177,9 +177,9 @@ class Roster:
         if failures and not present:
             node_id, reason = next(iter(failures.items()))
             raise SelectionError(
-                f"none of the {len(failures)} clients introduced itself. Is the mod in their app, "
-                "ClientApp(mods=[summary_mod])? The first one, node "
-                f"{node_id}, answered: {reason}"
+                f"none of the {len(failures)} clients could introduce itself; node {node_id} "
+                f"answered: {reason}. If that says nothing to you: is the mod in the clients' app, "
+                "ClientApp(mods=[summary_mod])?"
             )
         raise TooFewClientsError(
             f"{present} clients take part, but num_selected is {num_selected}; waited "
