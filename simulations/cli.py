@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
@@ -11,10 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from .config import Config, Scalar, default_run_config
+from .console import err, out, parse_setting, said_plainly
+from .data_commands import data
+from .grid_commands import grid, report, reproduce
 
 __all__ = ["app", "main"]
 
@@ -25,9 +26,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-
-_out = Console()
-_err = Console(stderr=True)
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -120,15 +118,35 @@ def run(
         "seed": seed,
         "output-dir": output,
     }
-    with _said_plainly():
+    with said_plainly():
         given = {key: value for key, value in chosen.items() if value is not None}
         config = Config.from_run_config(
-            default_run_config() | given | dict(_setting(text) for text in settings or [])
+            default_run_config() | given | dict(parse_setting(text) for text in settings or [])
         )
         if engine is Engine.RAY:
             _run_on_ray(config, clients, cpus_per_client, gpus_per_client, logical_gpus)
         else:
             _run_in_process(config, clients)
+
+
+app.command()(grid)
+app.command()(report)
+app.command()(reproduce)
+app.add_typer(data, name="data")
+
+
+@app.command()
+def bench(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Such as similarity, subset, rules; the quick ones if none is named."),
+    ] = None,
+) -> None:
+    """Run the benchmarks of the source tree: tables of ratios measured in one run."""
+    from .bench import run_benchmarks
+
+    with said_plainly():
+        run_benchmarks(names or [])
 
 
 def main() -> None:
@@ -139,7 +157,7 @@ def main() -> None:
 def _run_on_ray(
     config: Config, clients: int, cpus_per_client: int, gpus_per_client: float, logical_gpus: int
 ) -> None:
-    with _out.status("Checking settings, data and machine"):
+    with out.status("Checking settings, data and machine"):
         from .flower_run import FLOWER_LOG, run_in_flower
         from .preflight import check_run, detect_machine, place_clients
         from .processes import exit_on_signals
@@ -157,8 +175,8 @@ def _run_on_ray(
     output = output_path(config)
     config = replace(config, output_dir=str(output))
     output.mkdir(parents=True, exist_ok=True)
-    _out.print(f"{clients} clients; {placement.describe()}", highlight=False)
-    _out.print(f"Flower's log: {output / FLOWER_LOG}", highlight=False, soft_wrap=True)
+    out.print(f"{clients} clients; {placement.describe()}", highlight=False)
+    out.print(f"Flower's log: {output / FLOWER_LOG}", highlight=False, soft_wrap=True)
     with exit_on_signals(), _progress(config.num_rounds) as show:
         shown = 0
 
@@ -171,7 +189,7 @@ def _run_on_ray(
         try:
             run_in_flower(config, clients, placement, output, follow)
         except SystemExit:
-            _err.print(f"Stopped. The rounds so far: {output}", highlight=False, soft_wrap=True)
+            err.print(f"Stopped. The rounds so far: {output}", highlight=False, soft_wrap=True)
             raise
     _conclude(output)
 
@@ -188,8 +206,8 @@ def _run_in_process(config: Config, clients: int) -> None:
     check_run(config, clients)
     output = output_path(config)
     output.mkdir(parents=True, exist_ok=True)
-    _out.print(f"{clients} clients, one after the other in this process", highlight=False)
-    _out.print(f"Flower's log: {output / FLOWER_LOG}", highlight=False, soft_wrap=True)
+    out.print(f"{clients} clients, one after the other in this process", highlight=False)
+    out.print(f"Flower's log: {output / FLOWER_LOG}", highlight=False, soft_wrap=True)
     grid = InProcessGrid(client_app, clients, config.to_run_config())
     with _flower_log(output / FLOWER_LOG), _progress(config.num_rounds) as show:
         train(grid, config, output, show)
@@ -200,8 +218,8 @@ def _run_in_process(config: Config, clients: int) -> None:
 def _conclude(output: Path) -> None:
     from .report import PICTURE, final_table
 
-    _out.print(final_table(output))
-    _out.print(f"Picture: {output / PICTURE}", highlight=False, soft_wrap=True)
+    out.print(final_table(output))
+    out.print(f"Picture: {output / PICTURE}", highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
@@ -215,7 +233,7 @@ def _progress(num_rounds: int) -> Iterator[Any]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=_out, disable=not _out.is_terminal, transient=True) as bar:
+    with Progress(*columns, console=out, disable=not out.is_terminal, transient=True) as bar:
         task = bar.add_task("starting", total=num_rounds)
 
         def show(row: Mapping[str, Any]) -> None:
@@ -224,26 +242,6 @@ def _progress(num_rounds: int) -> Iterator[Any]:
             bar.update(task, completed=row["round"], description="training")
 
         yield show
-
-
-@contextlib.contextmanager
-def _said_plainly() -> Iterator[None]:
-    """Say in one sentence what a person can mend; anything else keeps its traceback."""
-    from pncs_flower.strategies import SelectionError
-
-    from .flower_run import RunFailedError
-
-    try:
-        yield
-    except (ValueError, OSError, SelectionError, RunFailedError) as error:
-        _err.print(
-            f"[bold red]Error:[/bold red] {_escaped(error)}", highlight=False, soft_wrap=True
-        )
-        raise typer.Exit(1) from None
-
-
-def _escaped(error: Exception) -> str:
-    return str(error).replace("[", "\\[")
 
 
 @contextlib.contextmanager
@@ -257,15 +255,3 @@ def _flower_log(path: Path) -> Iterator[None]:
     finally:
         logger.handlers = handlers
         handler.close()
-
-
-def _setting(text: str) -> tuple[str, Scalar]:
-    """Read key=value; a value that is no TOML number is text."""
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError(f"--set {text} must be KEY=VALUE, such as lr=0.05")
-    try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key, value
-    return key, parsed if isinstance(parsed, bool | int | float | str) else value

@@ -127,7 +127,10 @@ def _load(
         return convolved
 
     def classify(path: Path) -> dict[str, Any]:
-        frozen = frozen_layers(read_weights(weights), cut, from_convolutions=True)
+        single = convolved.features[0].shape[2:] == (1, 1)
+        frozen = frozen_layers(
+            read_weights(weights), cut, from_convolutions=True, single_pixel=single
+        )
         for part, features, labels in zip(
             _PARTS, convolved.features, convolved.labels, strict=True
         ):

@@ -166,7 +166,9 @@ def read_weights(path: str) -> State:
     return {name: state[name].float() for name in state if torch.isfinite(state[name]).all()}
 
 
-def frozen_layers(state: State, cut: str, *, from_convolutions: bool) -> FrozenLayers:
+def frozen_layers(
+    state: State, cut: str, *, from_convolutions: bool, single_pixel: bool = False
+) -> FrozenLayers:
     """Return the network up to a cut, or from the convolutions' output to it.
 
     Parameters
@@ -178,6 +180,10 @@ def frozen_layers(state: State, cut: str, *, from_convolutions: bool) -> FrozenL
         The first layer that is left out, one of `TRAINABLE`.
     from_convolutions : bool
         Whether the convolutions are left out too.
+    single_pixel : bool (default: False)
+        Whether their output is one pixel, as it is for images of 32x32. The pooling copies it 49
+        times, so the first linear layer's weights for the copies are summed in advance: the same
+        up to rounding, at a fiftieth of the work.
     """
     whole: Any = _empty_network()
     layers: OrderedDict[str, nn.Module] = OrderedDict()
@@ -189,6 +195,12 @@ def frozen_layers(state: State, cut: str, *, from_convolutions: bool) -> FrozenL
         layers["classifier"] = whole.classifier[:end]
     network = nn.Sequential(layers)
     drawn = _fill(network, state, seed=0)
+    if from_convolutions and single_pixel:
+        first: Any = whole.classifier[0]
+        side = whole.avgpool.output_size[0]
+        summed = first.weight.data.view(len(first.weight), -1, side * side).sum(dim=2)
+        first.weight = nn.Parameter(summed)
+        network.avgpool = nn.Identity()
     return FrozenLayers(network.eval().requires_grad_(False), drawn)
 
 

@@ -119,6 +119,16 @@ def test_frozen_and_trained_layers_make_the_whole_network() -> None:
     assert frozen.drawn == ("classifier.0",)
 
 
+def test_what_is_summed_in_advance_gives_the_same_features() -> None:
+    pixels = torch.randn(2, 512, 1, 1, generator=torch.Generator().manual_seed(0))
+    plain, summed = (
+        frozen_layers({}, "classifier.3", from_convolutions=True, single_pixel=single).network
+        for single in (False, True)
+    )
+    with torch.no_grad():
+        torch.testing.assert_close(summed(pixels), plain(pixels), rtol=1e-4, atol=1e-5)
+
+
 def test_small_grey_images_get_a_black_frame_and_three_channels() -> None:
     image = np.full((1, 1, 28, 28), 255, dtype=np.uint8)
     ready = normalize(image, 255, "imagenet1k-features")

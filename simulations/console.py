@@ -1,0 +1,48 @@
+"""What all commands share: where they write, how they read a setting, how an error is told."""
+
+import contextlib
+import tomllib
+from collections.abc import Iterator
+
+import typer
+from rich.console import Console
+
+from .config import Scalar
+
+__all__ = ["err", "out", "parse_setting", "said_plainly"]
+
+out = Console()
+"""For results."""
+
+err = Console(stderr=True)
+"""For errors."""
+
+
+@contextlib.contextmanager
+def said_plainly() -> Iterator[None]:
+    """Say in one sentence what a person can mend; anything else keeps its traceback."""
+    from pncs_flower.strategies import SelectionError
+
+    from .flower_run import RunFailedError
+
+    try:
+        yield
+    except (ValueError, OSError, SelectionError, RunFailedError) as error:
+        err.print(f"[bold red]Error:[/bold red] {_escaped(error)}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+
+
+def _escaped(error: Exception) -> str:
+    return str(error).replace("[", "\\[")
+
+
+def parse_setting(text: str) -> tuple[str, Scalar]:
+    """Read key=value; a value that is no TOML number is text."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"--set {text} must be KEY=VALUE, such as lr=0.05")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, value
+    return key, parsed if isinstance(parsed, bool | int | float | str) else value

@@ -1,0 +1,59 @@
+"""`pncs data`: which data sets there are, and whether their files are here and sound."""
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from .console import out, said_plainly
+from .data import DATASETS, dataset_fingerprint, load_dataset
+
+__all__ = ["data"]
+
+data = typer.Typer(help="The data sets.", no_args_is_help=True)
+
+_OFFICIAL = {"digits": (1442, 355), "fashion-mnist": (60000, 10000), "cifar10": (50000, 10000)}
+
+_FOLDER = Annotated[
+    str, typer.Option("--data-dir", help="Folder of the data set; empty: the usual one.")
+]
+
+
+@data.command("list")
+def list_(data_dir: _FOLDER = "") -> None:
+    """Say which data sets there are, and which of them are found."""
+    for name in DATASETS:
+        try:
+            dataset_fingerprint(name, data_dir)
+            state = "found"
+        except (OSError, ValueError):
+            state = f"not found; pncs data check {name} says how to have it"
+        train, test = _OFFICIAL[name]
+        out.print(f"{name:<14} {train:>5} + {test:>5} examples  {state}", highlight=False)
+
+
+@data.command()
+def check(name: str, data_dir: _FOLDER = "") -> None:
+    """Read a data set and count its examples; fails if it is not what it should be."""
+    with said_plainly():
+        found = load_dataset(name, str(Path(data_dir).expanduser()) if data_dir else "")
+        parts = ((found.train_images, found.train_labels), (found.test_images, found.test_labels))
+        out.print(f"{found.title}: {'x'.join(map(str, found.image_shape))}", highlight=False)
+        for part, (images, labels) in zip(("training", "test"), parts, strict=True):
+            counts = np.bincount(labels, minlength=found.num_classes)
+            if len(images) != len(labels) or len(counts) > found.num_classes or not counts.all():
+                raise ValueError(
+                    f"{name}: {len(images)} images and {len(labels)} labels for {part}, by class "
+                    f"{counts.tolist()}: fetch it again"
+                )
+            out.print(
+                f"{part}: {len(labels)} examples, {counts.min()} to {counts.max()} of a class",
+                highlight=False,
+            )
+        if tuple(len(labels) for _, labels in parts) != _OFFICIAL[name]:
+            raise ValueError(
+                f"{name} should have {' + '.join(map(str, _OFFICIAL[name]))} examples: some are "
+                "missing or do not belong to it"
+            )
+        out.print(f"fingerprint {dataset_fingerprint(name, data_dir)}", highlight=False)

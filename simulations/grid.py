@@ -1,0 +1,326 @@
+"""A grid of runs from a small TOML file: every rule in every setting with every seed."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from hashlib import blake2b
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from .config import Config, Scalar, default_run_config
+from .results import format_toml
+
+__all__ = ["ALL_CLIENTS", "Cell", "Grid", "Report", "check_claim", "read_grid"]
+
+ALL_CLIENTS = "all"
+"""The rule that has every client send its update: the ceiling."""
+
+# How many layers are trained: of VGG16 the last, and of what is trained from scratch, all.
+_LAYERS: dict[tuple[str, int], dict[str, Scalar]] = {
+    ("vgg16", 1): {"model": "vgg16", "trainable-layers": "classifier.6"},
+    ("vgg16", 2): {"model": "vgg16", "trainable-layers": "classifier.3,classifier.6"},
+    ("scratch", 1): {"model": "linear"},
+    ("scratch", 2): {"model": "mlp"},
+}
+_MODELS = ("vgg16", "scratch")
+_AXES = ("shards", "layers", "selected", "queue")
+# What says where something is or computes, and changes no result.
+_PLACES = ("output-dir", "data-dir", "cache-dir", "weights", "device")
+
+
+_CLAIMS = {
+    "best": set[str](),
+    "similar": {"within"},
+    "sooner": {"target", "by", "after"},
+    "ahead": {"from"},
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a report on a grid shows.
+
+    Attributes
+    ----------
+    reference : str
+        The line that every other is tested against; the first if empty.
+    rounds : tuple of int
+        Rounds whose accuracy has a column.
+    targets : tuple of float
+        Accuracies (0 to 1) of which the report says when they are reached.
+    claims : tuple of mapping
+        What the paper says; see `check_claim`.
+    """
+
+    reference: str = ""
+    rounds: tuple[int, ...] = ()
+    targets: tuple[float, ...] = (0.4, 0.5, 0.6)
+    claims: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a grid.
+
+    Attributes
+    ----------
+    panel : str
+        What it shares with the runs it is compared with, such as ``"shards 2, selected 4"``.
+    line : str
+        The rule, and the queue length where the grid has more than one.
+    seed : int
+        The seed of everything random.
+    clients : int
+        How many clients there are.
+    settings : mapping of str to scalar
+        Every setting of the app.
+    """
+
+    panel: str
+    line: str
+    seed: int
+    clients: int
+    settings: Mapping[str, Scalar]
+
+    @property
+    def config(self) -> Config:
+        """The settings, checked."""
+        return Config.from_run_config(self.settings)
+
+    @property
+    def command(self) -> str:
+        """The command that runs this cell alone."""
+        defaults = default_run_config()
+        changed = [
+            f"--set {key}={value}"
+            for key, value in self.settings.items()
+            if value != defaults[key] and key != "output-dir"
+        ]
+        return " ".join([f"pncs run --engine in-process --clients {self.clients}", *changed])
+
+    def name(self, files: str) -> str:
+        """Return a name for its file, that depends on whatever its result depends on.
+
+        Parameters
+        ----------
+        files : str
+            Fingerprint of the data and the weights.
+        """
+        values = {k: v for k, v in self.settings.items() if k not in _PLACES}
+        text = f"{self.clients}\n{format_toml(values)}{files}"
+        readable = f"{self.panel}-{self.line}-{self.seed}".replace(", ", "-").replace(" ", "")
+        safe = "".join(c if c.isalnum() or c in "-." else "_" for c in readable)
+        return f"{safe}-{blake2b(text.encode(), digest_size=6).hexdigest()}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A grid: the product of rules, axes and seeds.
+
+    Attributes
+    ----------
+    title : str
+        What is shown, and where it is from.
+    rules : tuple of str
+        Selection rules by the names of the app, and ``"all"`` for every client.
+    clients : int
+        How many clients there are.
+    shards : tuple of int
+        Label shards per client.
+    layers : tuple of int
+        How many layers are trained, 1 or 2.
+    selected : tuple of int
+        Clients per round that send their update.
+    queue : tuple of int
+        Lengths of the Age-of-Update queue; -1 for each rule's own.
+    seeds : int
+        How many seeds, from 0.
+    model : {"vgg16", "scratch"}
+        Frozen pre-trained layers below those that are trained, or nothing.
+    settings : mapping of str to scalar
+        Other settings of the app, for all cells.
+    rule : mapping of str to mapping
+        Settings of one rule.
+    quick : mapping
+        What a quick version replaces: keys of the grid, and settings.
+    report : Report
+        What the report shows.
+    """
+
+    title: str
+    rules: tuple[str, ...]
+    clients: int = 10
+    shards: tuple[int, ...] = (2,)
+    layers: tuple[int, ...] = (1,)
+    selected: tuple[int, ...] = (2,)
+    queue: tuple[int, ...] = (-1,)
+    seeds: int = 10
+    model: str = "scratch"
+    settings: Mapping[str, Scalar] = field(default_factory=dict)
+    rule: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
+    quick: Mapping[str, Any] = field(default_factory=dict)
+    report: Report = field(default_factory=Report)
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1 or self.clients < 1:
+            raise ValueError(
+                f"seeds = {self.seeds} and clients = {self.clients} must be at least 1"
+            )
+        if self.model not in _MODELS:
+            raise ValueError(f"model = {self.model!r} must be one of {', '.join(_MODELS)}")
+        for name in ("rules", *_AXES):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise ValueError(f"{name} = {list(values)} must be a list of different values")
+        for layers in self.layers:
+            if layers not in (1, 2):
+                raise ValueError(f"layers = {layers} must be 1 or 2")
+        for rule in self.rule:
+            if rule not in self.rules:
+                raise ValueError(
+                    f"[rule.{rule}] is for a rule that is not among {', '.join(self.rules)}"
+                )
+        lines = list(dict.fromkeys(cell.line for cell in self.cells()))
+        named = [self.report.reference or lines[0]]
+        for claim in self.report.claims:
+            check_claim(claim)
+            named += claim["against"]
+        for line in named:
+            if line not in lines:
+                raise ValueError(f"report: there is no {line!r}, only {', '.join(lines)}")
+
+    def cells(self) -> list[Cell]:
+        """Return all runs, seed by seed, so that what is there first is comparable.
+
+        Raises
+        ------
+        ValueError
+            If a setting of a cell is unknown or wrong.
+        """
+        result = []
+        for seed, *axes, rule in product(
+            range(self.seeds), self.shards, self.layers, self.selected, self.queue, self.rules
+        ):
+            shards, layers, selected, queue = axes
+            if rule == ALL_CLIENTS and queue != self.queue[0]:
+                continue  # nobody is left to rest
+            settings = default_run_config() | {
+                **_LAYERS[self.model, layers],
+                "strategy": "uniform" if rule == ALL_CLIENTS else rule,
+                "shards-per-client": shards,
+                "num-selected": self.clients if rule == ALL_CLIENTS else selected,
+                "queue-length": 0 if rule == ALL_CLIENTS else queue,
+                "seed": seed,
+                **self.settings,
+                **self.rule.get(rule, {}),
+            }
+            cell = Cell(
+                panel=self._panel(shards, layers, selected),
+                line=rule if len(self.queue) == 1 else f"{rule} L={queue}",
+                seed=seed,
+                clients=self.clients,
+                settings=settings,
+            )
+            _ = cell.config  # what is wrong is said before anything runs
+            result.append(cell)
+        return result
+
+    def quickened(self) -> "Grid":
+        """Return the quick version."""
+        own = {f.name for f in fields(self)}
+        keys = {key: _tupled(value) for key, value in self.quick.items() if key in own}
+        settings = {key: value for key, value in self.quick.items() if key not in own}
+        return replace(self, **keys, settings={**self.settings, **settings}, quick={})
+
+    def _panel(self, shards: int, layers: int, selected: int) -> str:
+        return ", ".join(
+            f"{name} {value}"
+            for name, value in (("shards", shards), ("layers", layers), ("selected", selected))
+        )
+
+
+def check_claim(claim: Mapping[str, Any]) -> None:
+    """Refuse a claim that cannot be judged.
+
+    Parameters
+    ----------
+    claim : mapping
+        ``text``, ``against`` (lines) and ``kind``: ``"best"`` (the reference has the highest
+        converged accuracy), ``"similar"`` (all within ``within`` of each other), ``"sooner"`` (it
+        reaches ``target`` in the median ``by`` a round, the others later than ``after``) or
+        ``"ahead"`` (in every round from ``from`` on).
+
+    Raises
+    ------
+    ValueError
+        If a key is missing or unknown.
+    """
+    kind = claim.get("kind")
+    if kind not in _CLAIMS:
+        raise ValueError(f"a claim's kind = {kind!r} must be one of {', '.join(_CLAIMS)}")
+    wanted = {"text", "kind", "against"} | _CLAIMS[kind]
+    if set(claim) != wanted:
+        raise ValueError(f"a claim of kind {kind} has {sorted(claim)}, but needs {sorted(wanted)}")
+
+
+def read_grid(path: Path) -> Grid:
+    """Read a grid's TOML file.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If it is not TOML, or has an unknown key or a wrong value; names it.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not TOML: {error}") from None
+    try:
+        report = values.pop("report", {})
+        _check_keys(report, Report, "report.")
+        _check_keys(values, Grid)
+        missing = [key for key in ("title", "rules") if key not in values]
+        if missing:
+            raise ValueError(f"missing: {', '.join(missing)}")
+        grid = Grid(
+            **{key: _tupled(value) for key, value in values.items()},
+            report=Report(**{key: _tupled(value) for key, value in report.items()}),
+        )
+        grid.quickened()
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return grid
+
+
+def _check_keys(values: Mapping[str, Any], kind: Any, prefix: str = "") -> None:
+    types = {f.name: f.type for f in fields(kind)}
+    for key, value in values.items():
+        if key not in types:
+            near = get_close_matches(key, types, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(types)}"
+            raise ValueError(f"unknown key {prefix}{key}: {hint}")
+        wanted = str(types[key])
+        good = (
+            (type(value) is int and wanted == repr(int))
+            or (isinstance(value, str) and wanted == repr(str))
+            or (isinstance(value, dict) and "Mapping[str" in wanted and "tuple" not in wanted)
+            or (isinstance(value, list) and "tuple" in wanted and _all_of(value, wanted))
+        )
+        if not good:
+            raise ValueError(f"{prefix}{key} = {value!r} has the wrong type")
+
+
+def _all_of(values: Sequence[Any], wanted: str) -> bool:
+    kinds: tuple[type, ...] = (dict,)
+    for name, kind in (("tuple[int", (int,)), ("tuple[str", (str,)), ("tuple[float", (float, int))):
+        if wanted.startswith(name):
+            kinds = kind
+    return all(isinstance(value, kinds) and not isinstance(value, bool) for value in values)
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

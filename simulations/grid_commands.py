@@ -1,0 +1,185 @@
+"""`pncs grid`, `pncs reproduce` and `pncs report`: many runs by one command, and what they show."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from .config import APP_DIRECTORY, CHOICES, Scalar
+from .console import err, out, parse_setting, said_plainly
+
+__all__ = ["grid", "report", "reproduce"]
+
+EXPERIMENTS = APP_DIRECTORY / "experiments"
+"""The grids of the paper's tables and figures."""
+
+_WORKERS = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Runs at once, in Ray; 0: one after the other in this process. "
+        "[dim]\\[default: CPUs][/dim]",
+    ),
+]
+_SET = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting for all runs, such as lr=0.05."),
+]
+
+
+def grid(
+    file: Annotated[Path, typer.Argument(help="TOML file; see simulations/experiments.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the results. [dim]\\[default: runs/<file>][/dim]"),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds, from 0.")] = None,
+    quick: Annotated[bool, typer.Option(help="The grid's quick version.")] = False,
+    workers: _WORKERS = None,
+    settings: _SET = None,
+) -> None:
+    """Run a grid, or what is missing of it, and write its report."""
+    with said_plainly():
+        changes = dict(parse_setting(text) for text in settings or [])
+        folder = output or Path("runs") / file.stem
+        failed = _run(file, folder, changes, seeds=seeds, quick=quick, workers=workers)
+    raise typer.Exit(1 if failed else 0)
+
+
+def reproduce(
+    name: Annotated[
+        str, typer.Argument(help="table2, figure-select4, figure-fashion, figure-queue or all.")
+    ],
+    quick: Annotated[
+        bool, typer.Option(help="Minutes in place of hours: digits, small models, 3 seeds.")
+    ] = False,
+    dataset: Annotated[
+        str | None,
+        typer.Option("--data", help="digits, fashion-mnist or cifar10, in place of the paper's."),
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="State dict of torchvision's vgg16.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="vgg16 (frozen but for its last layers) or scratch.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds, from 0.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for the results. [dim]\\[default: runs][/dim]")
+    ] = None,
+    workers: _WORKERS = None,
+    settings: _SET = None,
+) -> None:
+    """Run what a table or figure of the paper shows, and say whether it holds."""
+    with said_plainly():
+        known = sorted(path.stem for path in EXPERIMENTS.glob("*.toml"))
+        if name not in (*known, "all"):
+            raise ValueError(f"there is no {name!r}: choose one of {', '.join(known)}, or all")
+        if dataset is not None and dataset not in CHOICES["dataset"]:
+            raise ValueError(f"--data {dataset} must be one of {', '.join(CHOICES['dataset'])}")
+        changes: dict[str, Scalar] = {"dataset": dataset} if dataset else {}
+        for key, path in (("data-dir", data_dir), ("weights", weights)):
+            if path is not None:
+                changes[key] = str(path.expanduser().resolve())
+        changes |= dict(parse_setting(text) for text in settings or [])
+        if dataset == "digits" and model is None:
+            model = "scratch"  # 8x8 pixels are nothing to VGG16
+        failed = False
+        for each in known if name == "all" else [name]:
+            suffix = "-quick" if quick else ""
+            folder = (output or Path("runs")) / f"{each}{suffix}"
+            failed |= _run(
+                EXPERIMENTS / f"{each}.toml",
+                folder,
+                changes,
+                seeds=seeds,
+                quick=quick,
+                workers=workers,
+                model=model,
+            )
+    raise typer.Exit(1 if failed else 0)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="What pncs grid or pncs reproduce wrote.")],
+) -> None:
+    """Write report.html, with its pictures as PNG and its numbers as CSV."""
+    with said_plainly():
+        _report(folder)
+
+
+def _run(
+    file: Path,
+    folder: Path,
+    changes: dict[str, Scalar],
+    *,
+    seeds: int | None,
+    quick: bool,
+    workers: int | None,
+    model: str | None = None,
+) -> bool:
+    """Return whether a cell failed."""
+    from .grid import Cell, read_grid
+    from .grid_run import run_grid
+    from .preflight import detect_machine
+    from .processes import exit_on_signals
+
+    wanted = read_grid(file)
+    if quick:
+        wanted = wanted.quickened()
+    wanted = replace(
+        wanted,
+        seeds=seeds or wanted.seeds,
+        model=model or wanted.model,
+        settings={**wanted.settings, **changes},
+    )
+    if workers is None:
+        workers = detect_machine().cpus
+    out.print(wanted.title, highlight=False)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    start = time.perf_counter()
+    with (
+        exit_on_signals(),
+        Progress(*columns, console=out, disable=not out.is_terminal, transient=True) as bar,
+    ):
+        task = bar.add_task("cells", total=None)
+
+        def show(cell: Cell, done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, description=f"{cell.panel}: {cell.line}")
+
+        failures = run_grid(wanted, folder, workers, show)
+    out.print(f"{time.perf_counter() - start:.0f} s", highlight=False)
+    for name, reason in failures.items():
+        err.print(f"failed: {name}: {reason}", highlight=False, markup=False, soft_wrap=True)
+    if failures:
+        err.print("The same command runs the failed cells again, and no other.", highlight=False)
+    _report(folder)
+    return bool(failures)
+
+
+def _report(folder: Path) -> None:
+    from .claims import judge
+    from .grid_report import write_report
+    from .grid_results import read_results
+
+    results = read_results(folder)
+    page = write_report(folder, results)
+    for claim in results.grid["report"]["claims"]:
+        verdict, _ = judge(claim, results)
+        out.print(f"{verdict}: {claim['text']}", highlight=False, markup=False, soft_wrap=True)
+    out.print(f"Report: {page}", highlight=False, soft_wrap=True)

@@ -1,0 +1,113 @@
+"""The pictures of a report on a grid."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from pncs_flower.protocol import client_order
+
+from .grid import ALL_CLIENTS
+from .grid_results import GridResults, Run, mean_interval
+
+__all__ = ["draw_choices", "draw_curves"]
+
+# Okabe and Ito's colours, which differ in lightness too; the reference is the first.
+_COLOURS = ("#0072b2", "#e69f00", "#d55e00", "#cc79a7", "#009e73", "#56b4e9", "#7f6000", "#999999")
+_DASHES = ("-", "--", "-.", ":")
+_MEGABYTE = 1e6
+
+
+def draw_curves(results: GridResults, over: Literal["rounds", "bytes"], path: Path) -> None:
+    """Draw accuracy over rounds, or over the bytes that clients sent: a plot for each panel.
+
+    Lines are means over seeds, bands their 95% intervals.
+    """
+    panels = results.panels
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(
+        figsize=(max(6.4, 4.2 * columns), 3.3 * rows + 0.9), dpi=150, layout="constrained"
+    )
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=True).flat
+    lines = _lines(results)
+    for axes, (panel, by_line) in zip(grid, panels.items(), strict=False):
+        for line, runs in by_line.items():
+            _draw_line(axes, runs, over, lines.index(line), line)
+        axes.set_title(panel, fontsize=10)
+        axes.set_xlabel("round" if over == "rounds" else "MB sent by clients (log scale)")
+        axes.grid(color="#dddddd", linewidth=0.7)
+        axes.spines[["top", "right"]].set_visible(False)
+        if over == "rounds":
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        else:
+            axes.set_xscale("log")
+    for axes in list(figure.axes)[len(panels) :]:
+        axes.set_visible(False)
+    figure.axes[0].set_ylabel("test accuracy")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    figure.savefig(path)
+
+
+def draw_choices(results: GridResults, path: Path) -> None:
+    """Draw who was chosen when, in the first panel with the first seed: a plot for each line."""
+    by_line = next(iter(results.panels.values()))
+    runs = {line: some[0] for line, some in by_line.items() if line != ALL_CLIENTS}
+    columns = min(4, len(runs))
+    rows = -(-len(runs) // columns)
+    figure = Figure(figsize=(max(6.4, 3.1 * columns), 2.6 * rows), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes, (line, run) in zip(grid.flat, runs.items(), strict=False):
+        clients = sorted({c for row in run.rounds for c in row["clients"]}, key=client_order)
+        chosen = [[client in row["chosen"] for row in run.rounds] for client in clients]
+        axes.imshow(
+            chosen,
+            cmap=ListedColormap(("#f2f2f2", _COLOURS[0])),
+            vmin=0,
+            vmax=1,
+            aspect="auto",
+            interpolation="nearest",
+            extent=(0.5, len(run.rounds) + 0.5, len(clients) - 0.5, -0.5),
+        )
+        axes.set_title(line, fontsize=10)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.spines[:].set_visible(False)
+    for axes in grid.flat[len(runs) :]:
+        axes.set_visible(False)
+    figure.supxlabel("round", fontsize=10)
+    figure.supylabel("client", fontsize=10)
+    figure.savefig(path)
+
+
+def _lines(results: GridResults) -> list[str]:
+    every = dict.fromkeys(line for lines in results.panels.values() for line in lines)
+    return [results.reference, *(line for line in every if line != results.reference)]
+
+
+def _draw_line(axes: Axes, runs: Sequence[Run], over: str, index: int, label: str) -> None:
+    mean, half = mean_interval(np.stack([run.accuracy for run in runs]))
+    if over == "rounds":
+        x = np.arange(1, len(mean) + 1, dtype=np.float64)
+    else:
+        x = np.mean([run.bytes_up for run in runs], axis=0) / _MEGABYTE
+    colour = _COLOURS[index % len(_COLOURS)]
+    axes.plot(
+        x,
+        mean,
+        color=colour,
+        linestyle=_DASHES[0] if index == 0 else _DASHES[(index - 1) % len(_DASHES)],
+        linewidth=2.4 if index == 0 else 1.4,
+        label=label,
+    )
+    if np.isfinite(half).all():
+        axes.fill_between(x, mean - half, mean + half, color=colour, alpha=0.12, linewidth=0)

@@ -1,0 +1,301 @@
+"""One page on a grid: pictures, tables, tests and settings in a single HTML file."""
+
+import base64
+import csv
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from .claims import judge
+from .grid import ALL_CLIENTS
+from .grid_figures import draw_choices, draw_curves
+from .grid_results import LAST, GridResults, compare, mean_interval, rounds_to_reach
+
+__all__ = ["REPORT", "write_report"]
+
+REPORT = "report.html"
+"""Name of the page in a grid's folder."""
+
+_STYLE = """
+:root { color-scheme: light; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff;
+  max-width: 72rem; margin: 0 auto; padding: 1rem 1.5rem 4rem; }
+h1 { font-size: 1.6rem; line-height: 1.25; } h2 { margin-top: 2.5rem; font-size: 1.25rem; }
+img { max-width: 100%; height: auto; display: block; margin: .5rem 0; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
+caption { text-align: left; padding: .3rem 0; color: #444; }
+th, td { padding: .3rem .7rem; text-align: right; border-bottom: 1px solid #ddd; }
+th:first-child, td:first-child { text-align: left; }
+thead th { border-bottom: 2px solid #888; vertical-align: bottom; }
+code { font-size: .8rem; overflow-wrap: anywhere; }
+.warning { border-left: 4px solid #d55e00; padding: .3rem 1rem; background: #fdf3ec; }
+a:focus-visible, summary:focus-visible, .scroll:focus-visible { outline: 3px solid #0072b2; }
+@media print { body { max-width: none; padding: 0; font-size: 11pt; }
+  h2, caption { break-after: avoid; } img, tr { break-inside: avoid; }
+  .scroll { overflow: visible; } table { font-size: 8pt; } th, td { padding: .15rem .35rem; } }
+"""
+
+Row = Sequence[str]
+
+
+def write_report(folder: Path, results: GridResults) -> Path:
+    """Write ``report.html``, its pictures as PNG and its numbers as CSV.
+
+    Parameters
+    ----------
+    folder : Path
+        The grid's folder.
+    results : GridResults
+        What was read from it.
+
+    Returns
+    -------
+    Path
+        The page, which needs no other file.
+    """
+    draw_curves(results, "rounds", folder / "rounds.png")
+    draw_curves(results, "bytes", folder / "bytes.png")
+    draw_choices(results, folder / "choices.png")
+    _write_csv(folder, results)
+    parts = [
+        f"<h1>{escape(results.grid['title'])}</h1>",
+        _about(results),
+        _claims(results),
+        "<h2>Accuracy over rounds</h2>",
+        _picture(folder / "rounds.png", "Test accuracy over rounds, by rule"),
+        "<p>Lines are means over seeds, bands 95% intervals (Student's t).</p>",
+        "<h2>Accuracy over bytes</h2>",
+        _picture(folder / "bytes.png", "Test accuracy over bytes sent, by rule"),
+        "<p>Bytes are those of record contents that all clients send, pre-rounds included.</p>",
+        "<h2>Converged accuracy</h2>",
+        _converged(results),
+        _at_rounds(results),
+        "<h2>Rounds to reach an accuracy</h2>",
+        _targets(results),
+        "<h2>Paired tests</h2>",
+        _tests(results),
+        "<h2>Who was chosen when</h2>",
+        _picture(folder / "choices.png", "Chosen clients by round, by rule"),
+        f"<p>{escape(next(iter(results.panels)))}, the first seed.</p>",
+        "<h2>Settings</h2>",
+        _settings(results),
+    ]
+    page = (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<link rel="icon" href="data:,">'
+        f"<title>{escape(results.grid['title'])}</title><style>{_STYLE}</style></head>"
+        f"<body><main>{''.join(parts)}</main></body></html>\n"
+    )
+    partial = folder / f"{REPORT}.partial"
+    partial.write_text(page, encoding="utf-8")
+    partial.replace(folder / REPORT)
+    return folder / REPORT
+
+
+def _about(results: GridResults) -> str:
+    runs = results.runs
+    seeds = {run.cell["seed"] for run in runs}
+    text = (
+        f"{', '.join(sorted({run.summary['data'] for run in runs}))}; {runs[0].cell['clients']} "
+        f"clients; {len(seeds)} seed{'s' if len(seeds) > 1 else ''}; {len(runs)} runs."
+    )
+    warnings = sorted({note for run in runs for note in run.summary["notes"]})
+    if results.missing:
+        warnings.append(f"{len(results.missing)} runs have no result: {', '.join(results.missing)}")
+    boxes = "".join(f'<p class="warning">{escape(warning)}</p>' for warning in warnings)
+    return f"<p>{escape(text)}</p>{boxes}"
+
+
+def _claims(results: GridResults) -> str:
+    claims = results.grid["report"]["claims"]
+    if not claims:
+        return ""
+    items = []
+    for claim in claims:
+        verdict, numbers = judge(claim, results)
+        details = "".join(f"<li>{escape(text)}</li>" for text in numbers)
+        items.append(
+            f"<li>{escape(claim['text'])}: <strong>{verdict}</strong><ul>{details}</ul></li>"
+        )
+    return (
+        "<h2>What the paper says</h2><p>Judged by the means over the seeds of these runs, in these "
+        f"settings.</p><ul>{''.join(items)}</ul>"
+    )
+
+
+def _converged(results: GridResults) -> str:
+    lines = _all_lines(results)
+    columns: list[dict[str, tuple[float, float]]] = []
+    for by_line in results.panels.values():
+        column = {}
+        for line, runs in by_line.items():
+            mean, half = mean_interval(np.array([run.converged for run in runs]))
+            column[line] = (float(mean), float(half))
+        columns.append(column)
+    best = [_best({line: value[0] for line, value in column.items()}) for column in columns]
+    rows = [
+        [
+            escape(line),
+            *(
+                _bold(_plus_minus(*column[line]), line == top) if line in column else "-"
+                for column, top in zip(columns, best, strict=True)
+            ),
+        ]
+        for line in lines
+    ]
+    caption = (
+        f"Mean over the last {LAST} rounds and over seeds, ± half of the 95% interval; the best in "
+        f"bold ({ALL_CLIENTS} is the ceiling and does not compete)."
+    )
+    return _table(["rule", *results.panels], rows, caption)
+
+
+def _at_rounds(results: GridResults) -> str:
+    most = min(len(run.rounds) for run in results.runs)
+    wanted = [number for number in results.grid["report"]["rounds"] if number <= most]
+    if not wanted:
+        return ""
+    means = {
+        line: np.mean(
+            [
+                np.mean([run.accuracy[:most] for run in by_line[line]], axis=0)
+                for by_line in results.panels.values()
+                if line in by_line
+            ],
+            axis=0,
+        )
+        for line in _all_lines(results)
+    }
+    best = {n: _best({line: float(mean[n - 1]) for line, mean in means.items()}) for n in wanted}
+    rows = [
+        [escape(line), *(_bold(f"{mean[n - 1]:.3f}", line == best[n]) for n in wanted)]
+        for line, mean in means.items()
+    ]
+    caption = "Accuracy after some rounds, averaged over seeds and over all plots above."
+    return _table(["rule", *(f"round {n}" for n in wanted)], rows, caption)
+
+
+def _targets(results: GridResults) -> str:
+    targets = results.grid["report"]["targets"]
+    rows = []
+    for panel, by_line in results.panels.items():
+        for line, runs in by_line.items():
+            cells = []
+            for target in targets:
+                median, count = rounds_to_reach(runs, target)
+                shown = "never" if median is None else f"{median:g}"
+                cells.append(f"{shown} ({count}/{len(runs)})")
+            rows.append([f"{escape(panel)}: {escape(line)}", *cells])
+    caption = (
+        "Median round over seeds, and how many runs reach it at all; a run that does not counts as "
+        "later than all rounds."
+    )
+    return _table(["rule", *(f"{target:.0%}" for target in targets)], rows, caption)
+
+
+def _tests(results: GridResults) -> str:
+    rows = []
+    for panel, by_line in results.panels.items():
+        rows += [
+            [
+                f"{escape(panel)}: {escape(test.line)}",
+                f"{test.difference:+.3f}",
+                str(test.seeds),
+                f"{test.p:.3f}",
+                _bold(f"{test.p_holm:.3f}", test.p_holm < 0.05),
+                f"{test.least_p:.3f}",
+            ]
+            for test in compare(by_line, results.reference)
+        ]
+    caption = (
+        f"Converged accuracy of {results.reference} minus that of the other rule, paired by seed; "
+        "Wilcoxon's signed-rank test, two-sided, corrected by Holm for all comparisons of a plot. "
+        "With few seeds no difference can be significant: the last column is the smallest p that "
+        "there can be."
+    )
+    headings = ["against", "difference", "seeds", "p", "p (Holm)", "least p"]
+    return _table(headings, rows, caption)
+
+
+def _settings(results: GridResults) -> str:
+    runs = results.runs
+    first = runs[0].cell["settings"]
+    shared: list[Row] = []
+    differing: list[Row] = []
+    for key in first:
+        values = dict.fromkeys(str(run.cell["settings"][key]) for run in runs)
+        (shared if len(values) == 1 else differing).append([escape(key), escape(", ".join(values))])
+    versions = ", ".join(f"{k} {v}" for k, v in runs[0].summary["versions"].items())
+    commands = "".join(
+        f"<li>{escape(run.cell['panel'])}, {escape(run.cell['line'])}, seed {run.cell['seed']}: "
+        f"<code>{escape(run.cell['command'])}</code></li>"
+        for run in runs
+    )
+    return (
+        f"<p>{escape(versions)}</p>"
+        + _table(["setting", "values"], differing, "What differs among runs.")
+        + _table(["setting", "value"], shared, "What all runs share.")
+        + f"<details><summary>The command for each run alone</summary><ul>{commands}</ul></details>"
+    )
+
+
+def _write_csv(folder: Path, results: GridResults) -> None:
+    runs = results.runs
+    with (folder / "runs.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["panel", "rule", "seed", "converged accuracy", "bytes sent", "command"])
+        for run in runs:
+            own = [run.cell[key] for key in ("panel", "line", "seed")]
+            writer.writerow([*own, run.converged, int(run.bytes_up[-1]), run.cell["command"]])
+    with (folder / "rounds.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["panel", "rule", "seed", "round", "accuracy", "loss", "bytes", "chosen"])
+        for run in runs:
+            own = [run.cell[key] for key in ("panel", "line", "seed")]
+            for row, sent in zip(run.rounds, run.bytes_up, strict=True):
+                values = [row["round"], row["accuracy"], row["loss"], int(sent)]
+                writer.writerow([*own, *values, " ".join(row["chosen"])])
+    with (folder / "tests.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["panel", "reference", "against", "seeds", "difference", "p", "p (Holm)"])
+        for panel, by_line in results.panels.items():
+            for t in compare(by_line, results.reference):
+                writer.writerow(
+                    [panel, results.reference, t.line, t.seeds, t.difference, t.p, t.p_holm]
+                )
+
+
+def _all_lines(results: GridResults) -> list[str]:
+    return list(dict.fromkeys(line for lines in results.panels.values() for line in lines))
+
+
+def _best(values: dict[str, float]) -> str | None:
+    competing = {line: value for line, value in values.items() if line != ALL_CLIENTS}
+    return max(competing, key=competing.__getitem__) if competing else None
+
+
+def _plus_minus(mean: float, half: float) -> str:
+    return f"{mean:.3f}" + (f" ± {half:.3f}" if np.isfinite(half) else "")
+
+
+def _bold(text: str, bold: bool) -> str:
+    return f"<strong>{text}</strong>" if bold else text
+
+
+def _table(headings: Iterable[str], rows: Iterable[Row], caption: str) -> str:
+    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in headings)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return (
+        '<div class="scroll" tabindex="0"><table>'
+        f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _picture(path: Path, text: str) -> str:
+    data = base64.b64encode(path.read_bytes()).decode()
+    return f'<img alt="{escape(text)}" src="data:image/png;base64,{data}">'

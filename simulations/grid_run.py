@@ -1,0 +1,166 @@
+"""Run the cells of a grid, as many at once as there are processors; go on where it stopped."""
+
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pncs_flower.strategies.history import write_json_lines
+
+from .data import dataset_fingerprint
+from .frozen import weights_fingerprint
+from .grid import Cell, Grid
+from .results import read_rounds
+
+__all__ = ["CELLS", "GRID", "cell_files", "run_grid"]
+
+CELLS = "cells"
+"""Folder with a file of JSON lines for each finished cell: what it is, its rounds, its summary."""
+
+GRID = "grid.json"
+"""Name of the file that says what the grid is."""
+
+Rows = list[dict[str, Any]]
+Outcome = tuple[Path, Rows | str]
+Cells = Mapping[Path, Cell]
+
+
+def cell_files(grid: Grid, folder: Path) -> dict[Path, Cell]:
+    """Return the file of each cell, there or not yet."""
+    named: dict[Path, Cell] = {}
+    for cell in grid.cells():
+        config = cell.config
+        files = dataset_fingerprint(config.dataset, config.data_dir)
+        if config.model == "vgg16":
+            files += weights_fingerprint(config.weights)
+        named[folder / CELLS / f"{cell.name(files)}.jsonl"] = cell
+    return named
+
+
+def run_grid(
+    grid: Grid, folder: Path, workers: int, on_cell: Callable[[Cell, int, int], None]
+) -> dict[str, str]:
+    """Run every cell that has no file yet.
+
+    Parameters
+    ----------
+    grid : Grid
+        What to run.
+    folder : Path
+        Takes ``grid.json`` and a file for each cell, whole or not at all.
+    workers : int
+        Processes, each with one cell at a time: Ray tasks, on the cluster of ``RAY_ADDRESS`` if
+        that is set. 0 runs one cell after the other in this process.
+    on_cell : callable
+        Called as ``on_cell(cell, done, total)`` when a cell is over, well or not.
+
+    Returns
+    -------
+    dict of str to str
+        Cells that failed, with the reason.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If a setting is wrong, or data or weights are missing; before anything runs.
+    """
+    files = cell_files(grid, folder)
+    (folder / CELLS).mkdir(parents=True, exist_ok=True)
+    names = [path.name for path in files]
+    write_json_lines(folder / GRID, [{**asdict(grid), "cells": names}])
+    todo = {path: cell for path, cell in files.items() if not path.exists()}
+    _prepare(todo.values())
+    failures: dict[str, str] = {}
+    done = len(files) - len(todo)
+    for path, outcome in _outcomes(todo, workers):
+        done += 1
+        if isinstance(outcome, str):
+            failures[path.stem] = outcome
+        else:
+            write_json_lines(path, outcome)
+        on_cell(files[path], done, len(files))
+    return failures
+
+
+def _prepare(cells: Iterable[Cell]) -> None:
+    """Compute the features of frozen layers once, before many processes want them."""
+    from .inputs import load_inputs
+
+    for config in {cell.config for cell in cells if cell.config.model == "vgg16"}:
+        load_inputs(config)
+
+
+def _run_cell(cell: Cell) -> Rows:
+    from .client_app import app as client_app
+    from .in_process import InProcessGrid
+    from .training import train
+
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    grid = InProcessGrid(client_app, cell.clients, cell.settings)
+    with tempfile.TemporaryDirectory(prefix="pncs-cell-") as work:
+        output = Path(work)
+        train(grid, cell.config, output, lambda row: None)
+        summary = json.loads((output / "summary.json").read_text(encoding="utf-8"))
+        rounds = read_rounds(output)
+    return [{**asdict(cell), "command": cell.command}, *rounds, summary]
+
+
+def _outcomes(cells: Cells, workers: int) -> Iterator[Outcome]:
+    if workers == 0:
+        yield from _outcomes_here(cells)
+    elif cells:
+        yield from _outcomes_on_ray(cells, workers)
+
+
+def _outcomes_here(cells: Cells) -> Iterator[Outcome]:
+    for path, cell in cells.items():
+        outcome: Rows | str
+        try:
+            outcome = _run_cell(cell)
+        except Exception as error:  # a cell fails alone, whatever it fails of
+            outcome = _reason(error)
+        yield path, outcome
+
+
+def _outcomes_on_ray(cells: Cells, workers: int) -> Iterator[Outcome]:
+    # Ray's usage report wants the network; its warning on GPUs is about machines with some.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+
+    existing = "RAY_ADDRESS" in os.environ
+    ray.init(
+        num_cpus=None if existing else workers,
+        include_dashboard=None if existing else False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+    try:
+        # A cell that killed its worker would do so again.
+        task = ray.remote(num_cpus=1, max_retries=0)(_run_cell)
+        running: dict[Any, Path] = {}
+        todo = iter(cells)
+        while True:
+            while len(running) < workers and (path := next(todo, None)) is not None:
+                running[task.remote(cells[path])] = path
+            if not running:
+                break
+            finished, _ = ray.wait(list(running), num_returns=1)
+            for reference in finished:
+                outcome: Rows | str
+                try:
+                    outcome = ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    cause = getattr(error, "cause", None)
+                    outcome = _reason(cause if isinstance(cause, Exception) else error)
+                yield running.pop(reference), outcome
+    finally:
+        ray.shutdown()
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0]
