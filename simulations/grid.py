@@ -200,13 +200,14 @@ class Grid:
             If a setting of a cell is unknown or wrong.
         """
         result = []
+        defaults = default_run_config()
         for seed, *axes, rule in product(
             range(self.seeds), self.shards, self.layers, self.selected, self.queue, self.rules
         ):
             shards, layers, selected, queue = axes
             if rule == ALL_CLIENTS and queue != self.queue[0]:
                 continue  # nobody is left to rest
-            settings = default_run_config() | {
+            settings = defaults | {
                 **_LAYERS[self.model, layers],
                 "strategy": "uniform" if rule == ALL_CLIENTS else rule,
                 "shards-per-client": shards,

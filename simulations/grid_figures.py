@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from pncs_flower.protocol import client_order
 
@@ -49,6 +49,9 @@ def draw_curves(results: GridResults, over: Literal["rounds", "bytes"], path: Pa
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         else:
             axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter(NullFormatter())
     for axes in list(figure.axes)[len(panels) :]:
         axes.set_visible(False)
     figure.axes[0].set_ylabel("test accuracy")
@@ -110,4 +113,5 @@ def _draw_line(axes: Axes, runs: Sequence[Run], over: str, index: int, label: st
         label=label,
     )
     if np.isfinite(half).all():
-        axes.fill_between(x, mean - half, mean + half, color=colour, alpha=0.12, linewidth=0)
+        low, high = np.clip((mean - half, mean + half), 0, 1)
+        axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)

@@ -213,7 +213,7 @@ def rounds_to_reach(runs: Sequence[Run], target: float) -> tuple[float | None, i
 
 
 def _wilcoxon(differences: Vector) -> float:
-    if not differences.any():
+    if len(differences) < 2 or not differences.any():
         return 1.0
     # All signs are tried up to 13 pairs: exact, also with ties.
     method = stats.PermutationMethod(n_resamples=9999, rng=np.random.default_rng(0))

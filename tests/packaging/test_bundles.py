@@ -68,8 +68,12 @@ def test_a_wheel_has_every_module_and_the_app(wheel: set[str]) -> None:
         name if name.startswith("pncs_flower/") else f"pncs_flower/{name}"
         for name in modules(*FOLDERS)
     }
+    inside |= {
+        f"pncs_flower/{path.relative_to(ROOT).as_posix()}"
+        for path in (ROOT / "simulations").rglob("*.toml")
+    }
     shipped = {name for name in wheel if name.startswith("pncs_flower/")}
-    assert shipped == inside | {"pncs_flower/py.typed", "pncs_flower/simulations/pyproject.toml"}
+    assert shipped == inside | {"pncs_flower/py.typed"}
 
 
 def test_the_root_bundle_has_every_module_and_nothing_else(copy: Path) -> None:

@@ -1,0 +1,94 @@
+"""A grid's TOML file: what it expands to, and what is refused before anything runs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pncs_flower.simulations.config import APP_DIRECTORY
+from pncs_flower.simulations.grid import Grid, check_claim, read_grid
+
+EXPERIMENTS = sorted((APP_DIRECTORY / "experiments").glob("*.toml"))
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "grid.toml"
+    path.write_text('title = "a grid"\nrules = ["pncs", "uniform"]\n' + text)
+    return path
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_the_papers_experiments_are_valid(path: Path) -> None:
+    grid = read_grid(path)
+    assert len(grid.quickened().cells()) < len(grid.cells())
+
+
+def test_every_rule_meets_every_setting_with_every_seed() -> None:
+    grid = Grid("a grid", ("pncs", "all"), shards=(1, 2), layers=(1, 2), seeds=3)
+    cells = grid.cells()
+    assert len(cells) == 2 * 2 * 2 * 3
+    settings = [
+        (c.settings["strategy"], c.settings["shards-per-client"], c.settings["model"], c.seed)
+        for c in cells
+    ]
+    assert len(set(settings)) == len(cells)
+
+
+def test_all_clients_are_selected_by_the_ceiling() -> None:
+    cell = Grid("a grid", ("all",), clients=20).cells()[0]
+    assert (cell.settings["num-selected"], cell.settings["queue-length"]) == (20, 0)
+
+
+def test_two_layers_of_vgg16_are_its_last_linear_ones() -> None:
+    grid = Grid("a grid", ("pncs",), layers=(2,), model="vgg16")
+    assert grid.cells()[0].settings["trainable-layers"] == "classifier.3,classifier.6"
+
+
+def test_a_rule_has_settings_of_its_own(tmp_path: Path) -> None:
+    grid = read_grid(write(tmp_path, "[settings]\nlr = 0.5\n[rule.pncs]\nlr = 0.25\n"))
+    assert [cell.settings["lr"] for cell in grid.cells()[:2]] == [0.25, 0.5]
+
+
+def test_a_cells_name_depends_on_results_and_not_on_places() -> None:
+    grid = Grid("a grid", ("pncs",), seeds=1)
+
+    def name(files: str = "f", **settings: object) -> str:
+        changed = {key.replace("_", "-"): value for key, value in settings.items()}
+        return replace(grid, settings=changed).cells()[0].name(files)  # type: ignore[arg-type]
+
+    assert name() == name(data_dir="/elsewhere", output_dir="x", device="cpu")
+    assert len({name(), name(lr=0.5), name("other files")}) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("shrads = [1]", "unknown key shrads: did you mean 'shards'"),
+        ("[report]\nround = [1]", "unknown key report.round: did you mean 'rounds'"),
+        ("shards = 1", "shards = 1 has the wrong type"),
+        ("shards = [1, 1]", r"shards = \[1, 1\] must be a list of different values"),
+        ("seeds = 0", "seeds = 0 .* must be at least 1"),
+        ("layers = [3]", "layers = 3 must be 1 or 2"),
+        ("[settings]\nlearning-rate = 1.0", "unknown setting 'learning-rate'"),
+        ("[settings]\nlr = -1.0", "lr = -1.0 must be above 0"),
+        ("[quick]\nsedes = 1", "unknown setting 'sedes'"),
+        ("[rule.fedcor]\nlr = 1.0", r"\[rule.fedcor\] is for a rule that is not among"),
+        ('[report]\nreference = "afl"', "there is no 'afl', only pncs, uniform"),
+        ("seeds = [", "is not TOML"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_file(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"(?s)grid\.toml.*{message}"):
+        read_grid(write(tmp_path, text))
+
+
+def test_an_unknown_rule_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text('title = "a grid"\nrules = ["pnsc"]\n')
+    with pytest.raises(ValueError, match="strategy = 'pnsc' must be one of pncs"):
+        read_grid(path)
+
+
+def test_a_claim_without_its_numbers_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"needs .*'target'"):
+        check_claim({"text": "", "kind": "sooner", "against": [], "by": 3})

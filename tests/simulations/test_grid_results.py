@@ -1,0 +1,106 @@
+"""Statistics and verdicts against values worked out by hand."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pncs_flower.simulations.claims import judge
+from pncs_flower.simulations.grid_results import (
+    GridResults,
+    Run,
+    compare,
+    holm,
+    mean_interval,
+    rounds_to_reach,
+)
+
+
+def run(seed: int, *accuracies: float) -> Run:
+    rounds = [{"accuracy": a, "bytes_up": {"training": 10, "pre-round": 1}} for a in accuracies]
+    return Run({"seed": seed}, rounds, {})
+
+
+def results(lines: Mapping[str, Sequence[Run]]) -> GridResults:
+    grid: dict[str, Any] = {"report": {"reference": "pncs"}}
+    return GridResults(grid, {"a panel": lines}, ())
+
+
+def test_the_interval_is_students() -> None:
+    # Mean 2, standard deviation 1, three values: t = 4.302653 at 2 degrees of freedom.
+    mean, half = mean_interval(np.array([1.0, 2.0, 3.0]))
+    assert float(mean) == pytest.approx(2.0)
+    assert float(half) == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
+
+
+def test_one_seed_has_no_interval() -> None:
+    assert np.isnan(mean_interval(np.array([0.5]))[1])
+
+
+def test_holm_steps_down() -> None:
+    # .01 * 3; then .02 * 2 = .04; .04 * 1 = .04.
+    assert holm([0.04, 0.01, 0.02]) == pytest.approx([0.04, 0.03, 0.04])
+
+
+def test_a_rule_that_always_wins_has_the_smallest_p_there_is() -> None:
+    lines = {
+        "pncs": [run(seed, 0.5 + 0.01 * seed) for seed in range(6)],
+        "uniform": [run(seed, 0.4) for seed in range(6)],
+    }
+    (test,) = compare(lines, "pncs")
+    assert test.p == test.least_p == pytest.approx(2 / 2**6)
+    assert test.difference == pytest.approx(0.125)
+
+
+def test_pairs_are_made_by_seed() -> None:
+    lines = {"pncs": [run(0, 0.5), run(2, 0.7)], "uniform": [run(1, 0.9), run(2, 0.4)]}
+    (test,) = compare(lines, "pncs")
+    assert (test.seeds, test.difference) == (1, pytest.approx(0.3))
+
+
+def test_rules_that_never_differ_are_not_told_apart() -> None:
+    lines = {name: [run(seed, 0.5) for seed in range(3)] for name in ("pncs", "uniform")}
+    assert compare(lines, "pncs")[0].p == 1.0
+
+
+def test_converged_is_the_mean_of_the_last_five() -> None:
+    assert run(0, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5).converged == pytest.approx(0.3)
+
+
+def test_bytes_add_up() -> None:
+    assert run(0, 0.1, 0.2).bytes_up.tolist() == [11.0, 22.0]
+
+
+def test_a_run_that_never_gets_there_counts_as_last() -> None:
+    runs = [run(0, 0.3, 0.4), run(1, 0.4, 0.4), run(2, 0.1, 0.1)]
+    assert rounds_to_reach(runs, 0.4) == (2.0, 2)
+    assert rounds_to_reach(runs, 0.9) == (None, 0)
+
+
+LINES = {"pncs": [run(0, 0.5, 0.6)], "other": [run(0, 0.6, 0.55)], "third": [run(0, 0.1, 0.2)]}
+
+
+@pytest.mark.parametrize(
+    ("claim", "verdict"),
+    [
+        ({"kind": "best", "against": ["third"]}, "holds"),
+        ({"kind": "best", "against": ["other", "third"]}, "does not hold"),
+        ({"kind": "similar", "against": ["other"], "within": 0.05}, "holds"),
+        ({"kind": "similar", "against": ["third"], "within": 0.05}, "does not hold"),
+        ({"kind": "ahead", "against": ["other"], "from": 2}, "holds"),
+        ({"kind": "ahead", "against": ["other"], "from": 1}, "does not hold"),
+        ({"kind": "sooner", "against": ["third"], "target": 0.5, "by": 1, "after": 2}, "holds"),
+        ({"kind": "sooner", "against": ["other"], "target": 0.6, "by": 2, "after": 2}, "does not"),
+    ],
+)
+def test_a_claim_is_judged(claim: dict[str, Any], verdict: str) -> None:
+    assert judge({"text": "", **claim}, results(LINES))[0].startswith(verdict)
+
+
+def test_a_claim_of_which_one_panel_is_missing_holds_in_part() -> None:
+    panels = {"one": LINES, "two": {"pncs": LINES["pncs"]}}
+    found = GridResults({"report": {"reference": "pncs"}}, panels, ("a cell",))
+    verdict, numbers = judge({"kind": "best", "against": ["third"]}, found)
+    assert verdict == "holds in part"
+    assert numbers[1] == "two: no result for third"

@@ -1,0 +1,255 @@
+"""A grid is run, goes on where it stopped, and its report says what was measured."""
+
+import csv
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pncs_flower.simulations import grid_run
+from pncs_flower.simulations.cli import app
+from pncs_flower.simulations.grid import Cell, Grid, Report
+from pncs_flower.simulations.grid_report import write_report
+from pncs_flower.simulations.grid_results import read_results
+from pncs_flower.simulations.grid_run import run_grid
+from pncs_flower.simulations.results import read_rounds
+
+GRID = Grid(
+    "<A grid> & its title",
+    ("pncs", "uniform"),
+    clients=5,
+    seeds=2,
+    settings={"num-rounds": 2, "device": "cpu"},
+    report=Report(
+        reference="pncs",
+        rounds=(1, 2),
+        claims=({"text": "PNCS is best", "kind": "best", "against": ["uniform"]},),
+    ),
+)
+
+
+def run(grid: Grid, folder: Path, workers: int = 0) -> tuple[list[str], dict[str, str]]:
+    over: list[str] = []
+    failures = run_grid(
+        grid, folder, workers, lambda cell, done, total: over.append(f"{cell.line} {done}/{total}")
+    )
+    return over, failures
+
+
+def cells(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in (folder / "cells").iterdir()}
+
+
+def measured(folder: Path) -> list[Any]:
+    """Return what must not depend on how a grid was run."""
+    results = read_results(folder)
+    return [
+        (r.cell, r.accuracy.tolist(), [row["chosen"] for row in r.rounds]) for r in results.runs
+    ]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("grid")
+    over, failures = run(GRID, folder)
+    assert over == ["pncs 1/4", "uniform 2/4", "pncs 3/4", "uniform 4/4"]
+    assert not failures
+    write_report(folder, read_results(folder))
+    return folder
+
+
+def test_finished_cells_are_not_run_again(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished / "cells", tmp_path / "cells")
+    before = cells(tmp_path)
+    lost = sorted(before)[1]
+    (tmp_path / "cells" / lost).unlink()
+    over, _ = run(GRID, tmp_path)
+    assert len(over) == 1
+    after = cells(tmp_path)
+    assert after.keys() == before.keys()
+    assert all(after[name] == before[name] for name in before if name != lost)
+    assert measured(tmp_path) == measured(finished)
+
+
+def test_more_seeds_add_cells_and_keep_those_there(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished / "cells", tmp_path / "cells")
+    over, _ = run(replace(GRID, seeds=3), tmp_path)
+    assert over == ["pncs 5/6", "uniform 6/6"]
+
+
+def test_a_cell_that_fails_does_not_stop_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(cell: Cell) -> list[dict[str, Any]]:
+        if cell.line == "pncs":
+            raise OSError(28, "No space left on device")
+        return [{}, {}]
+
+    monkeypatch.setattr(grid_run, "_run_cell", fail)
+    over, failures = run(GRID, tmp_path)
+    assert len(over) == 4
+    assert sorted(name.partition("-pncs-")[1] for name in failures) == ["-pncs-", "-pncs-"]
+    assert set(failures.values()) == {"OSError: [Errno 28] No space left on device"}
+    assert len(cells(tmp_path)) == 2
+
+
+def test_what_is_missing_is_named_in_the_report(finished: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(finished, tmp_path / "grid")
+    lost = next((folder / "cells").glob("*uniform-1-*"))
+    lost.unlink()
+    text = write_report(folder, read_results(folder)).read_text()
+    assert f"1 runs have no result: {lost.stem}" in text
+
+
+def test_a_damaged_cell_is_named(finished: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(finished, tmp_path / "grid")
+    damaged = next((folder / "cells").iterdir())
+    damaged.write_text(damaged.read_text()[:-20])
+    with pytest.raises(ValueError, match=rf"{damaged.name} is damaged"):
+        read_results(folder)
+
+
+def test_the_command_of_a_cell_gives_its_numbers(finished: Path, tmp_path: Path) -> None:
+    cell = read_results(finished).runs[-1]
+    arguments = cell.cell["command"].split()[1:]
+    done = CliRunner().invoke(app, [*arguments, "--output", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    rows = read_rounds(tmp_path / "run")
+    assert [row["accuracy"] for row in rows] == cell.accuracy.tolist()
+    assert [row["chosen"] for row in rows] == [row["chosen"] for row in cell.rounds]
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.links += [value or "" for name, value in attributes if name in ("src", "href")]
+        if tag not in ("meta", "link", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_report_is_one_file(finished: Path) -> None:
+    page = _Page()
+    page.feed((finished / "report.html").read_text())
+    assert page.open == []
+    assert len(page.links) == 4
+    assert all(link.startswith("data:") for link in page.links)
+
+
+def test_the_report_shows_the_means(finished: Path) -> None:
+    text = (finished / "report.html").read_text()
+    assert "&lt;A grid&gt; &amp; its title" in text
+    runs = read_results(finished).panels["shards 2, layers 1, selected 2"]["pncs"]
+    mean = sum(run.converged for run in runs) / len(runs)
+    assert re.search(rf"<td>pncs</td><td>(<strong>)?{mean:.3f} ± ", text)
+
+
+def test_the_csv_has_every_round(finished: Path) -> None:
+    with (finished / "rounds.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * 2 * 2
+    last = read_results(finished).runs[-1]
+    assert float(rows[-1]["accuracy"]) == last.accuracy[-1]
+    assert int(rows[-1]["bytes"]) == last.bytes_up[-1]
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's package chromium")
+def test_a_browser_has_nothing_to_complain_of(finished: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            "chromium",
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--enable-logging=stderr",
+            f"--user-data-dir={tmp_path}",
+            "--window-size=1366,768",
+            "--dump-dom",
+            (finished / "report.html").as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "CONSOLE" not in done.stderr
+    assert "</html>" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_killed_grid_goes_on_in_ray_and_ends_the_same(finished: Path, tmp_path: Path) -> None:
+    code = (
+        "from tests_grid import GRID, run; from pathlib import Path; import sys; "
+        "run(GRID, Path(sys.argv[1]))"
+    )
+    (tmp_path / "tests_grid.py").write_text(Path(__file__).read_text())
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "grid")],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "grid").glob("cells/*.jsonl")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = cells(tmp_path / "grid")
+    over, failures = run(GRID, tmp_path / "grid", workers=2)
+    assert not failures
+    assert len(over) == 4 - len([name for name in before if name.endswith(".jsonl")])
+    assert measured(tmp_path / "grid") == measured(finished)
+
+
+def test_an_unknown_table_is_named() -> None:
+    done = CliRunner().invoke(app, ["reproduce", "table9"])
+    assert done.exit_code == 1
+    assert "there is no 'table9': choose one of figure-fashion, figure-queue" in done.output
+
+
+def test_a_folder_without_a_grid_is_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert done.exit_code == 1
+    assert "has no grid.json" in done.output.replace("\n", " ")
+
+
+def test_a_figure_is_reproduced_by_one_command(tmp_path: Path) -> None:
+    """The quick version, reduced further: one seed, two rounds."""
+    command = "reproduce figure-select4 --quick --seeds 1 --workers 0 --set num-rounds=2 --output"
+    done = CliRunner().invoke(app, [*command.split(), str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    folder = tmp_path / "figure-select4-quick"
+    assert "PNCS reaches 40% at the third round" in done.output
+    assert len(cells(folder)) == 8
+    for name in ("report.html", "rounds.png", "bytes.png", "choices.png", "runs.csv", "tests.csv"):
+        assert (folder / name).is_file()
+    grid = json.loads((folder / "grid.json").read_text())
+    assert (grid["model"], grid["settings"]["dataset"]) == ("scratch", "digits")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif("PNCS_REPRODUCE_ALL" not in os.environ, reason="minutes: PNCS_REPRODUCE_ALL=1")
+def test_everything_is_reproduced_quickly_in_minutes(tmp_path: Path) -> None:
+    start = time.monotonic()
+    done = CliRunner().invoke(app, ["reproduce", "all", "--quick", "--output", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert len(list(tmp_path.glob("*/report.html"))) == 4
+    assert time.monotonic() - start < 300
