@@ -66,6 +66,11 @@ class SummaryMod:
         num_examples: Callable[[Context], int] | None = None,
         noise: SketchNoise | None = None,
     ) -> None:
+        if isinstance(gradient, Message):
+            raise TypeError(
+                "the mod is summary_mod, or SummaryMod(...), not the class itself: "
+                "ClientApp(mods=[summary_mod])"
+            )
         self._gradient = gradient
         self._num_examples = num_examples
         self._noise = noise

@@ -41,6 +41,15 @@ class Rows:
         ValueError
             If it is not two-dimensional, or vectors of a sequence differ in shape or library.
         """
+        if not hasattr(rows, "shape") and not (
+            isinstance(rows, Sequence) and all(hasattr(row, "shape") for row in rows)
+        ):
+            rows = np.asarray(rows)  # lists of numbers
+        if type(rows) is not np.ndarray and isinstance(rows, (np.matrix, np.ma.MaskedArray)):
+            raise ValueError(
+                f"gradients in a {type(rows).__name__}, which computes otherwise than an array: "
+                "give np.asarray of it"
+            )
         if isinstance(rows, Sequence):
             shapes = {tuple(row.shape) for row in rows}
             if len(shapes) != 1 or len({_is_tensor(row) for row in rows}) != 1:
@@ -51,9 +60,10 @@ class Rows:
             shape = (len(rows), *shapes.pop())
         else:
             shape = tuple(rows.shape)
-        if len(shape) != 2 or shape[0] == 0:
+        if len(shape) != 2 or 0 in shape:
             raise ValueError(
-                f"gradients of shape {shape}, want (clients, values) and a client: flatten them"
+                f"gradients of shape {shape}, want (clients, values), at least one of each: "
+                "flatten them"
             )
         first = rows[0] if isinstance(rows, Sequence) else rows
         if _is_tensor(first):

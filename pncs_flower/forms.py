@@ -7,7 +7,15 @@ import numpy as np
 
 from pncs_flower.backend import Array
 
-__all__ = ["FORMS", "Form", "check_parameters", "norm_ratio", "score", "score_products"]
+__all__ = [
+    "FORMS",
+    "SMALLEST_RATIO",
+    "Form",
+    "check_parameters",
+    "norm_ratio",
+    "score",
+    "score_products",
+]
 
 Form = Literal["squared", "normalized", "printed", "power"]
 """What cos_p means; |.| is the p-norm.
@@ -26,12 +34,14 @@ Form = Literal["squared", "normalized", "printed", "power"]
 
 FORMS: tuple[Form, ...] = get_args(Form)
 
-_SMALLEST_RATIO = 1e-290  # of two norms; below it the similarity has long reached its limit
+SMALLEST_RATIO = 1e-290  # of two norms; below it the similarity has long reached its limit
 _CHUNK = 1 << 18  # pairs scored at a time, which bounds the temporaries
 
 
 def check_parameters(p: float, form: str) -> None:
     """Raise ValueError unless p is a finite number of at least 1 and the form exists."""
+    if isinstance(p, (bool, str)) or not isinstance(p, (int, float, np.number)):
+        raise ValueError(f"p is {p!r}, want a number of 1 or more; the paper takes 4")
     if not 1 <= p < np.inf:
         raise ValueError(f"p is {p}, want a finite number of 1 or more; the paper takes 4")
     if form not in FORMS:
@@ -43,7 +53,7 @@ def norm_ratio(xp: Any, first: Array, second: Array, form: Form) -> tuple[Array,
     larger = xp.maximum(first, second)
     if form == "normalized":
         return xp.ones_like(larger), xp.ones_like(larger)
-    return xp.clip(xp.minimum(first, second) / larger, _SMALLEST_RATIO, 1.0), larger
+    return xp.clip(xp.minimum(first, second) / larger, SMALLEST_RATIO, 1.0), larger
 
 
 def score(

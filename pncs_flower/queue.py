@@ -38,6 +38,9 @@ class AgeOfUpdateQueue:
     """
 
     def __init__(self, length: int, per_round: int) -> None:
+        for name, value in (("length", length), ("per_round", per_round)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ValueError(f"{name} is {value!r}, want a whole number of clients")
         if length < 0:
             raise ValueError(
                 f"length is {length}, want 0 or more clients; 0 switches the queue off"
@@ -54,6 +57,8 @@ class AgeOfUpdateQueue:
 
     def push(self, clients: Iterable[str], round: int) -> None:
         """Note that these clients were selected in a round."""
+        if isinstance(clients, str):
+            raise TypeError(f"clients is the text {clients!r}, want a list of keys: [{clients!r}]")
         for client in clients:
             self._last_round[client] = round
 

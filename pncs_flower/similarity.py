@@ -6,7 +6,15 @@ from typing import Any
 import numpy as np
 
 from pncs_flower.backend import Array, Precision, Rows
-from pncs_flower.forms import FORMS, Form, check_parameters, norm_ratio, score, score_products
+from pncs_flower.forms import (
+    FORMS,
+    SMALLEST_RATIO,
+    Form,
+    check_parameters,
+    norm_ratio,
+    score,
+    score_products,
+)
 from pncs_flower.pair_sums import (
     largest_magnitudes,
     pair_gaps,
@@ -35,7 +43,12 @@ def cosine(u: Array, v: Array, p: float = 4, form: Form = "squared") -> float:
     p : float (default: 4)
         Order of the norm, 1 or more.
     form : {"squared", "normalized", "printed", "power"} (default: "squared")
-        See `Form`.
+        How the paper's formula is read. With |.| for the p-norm:
+
+        - ``"squared"``: (|u+v|^2 - |u-v|^2) / (4 |u| |v|), the cosine at p = 2, in [-1, 1];
+        - ``"normalized"``: the same after dividing each vector by its norm;
+        - ``"printed"``: (|u+v| - |u-v|) / (4 |u| |v|), which depends on the vectors' scale;
+        - ``"power"``: (|u+v|^p - |u-v|^p) / (|2u|^p |2v|^p)^(1/2), unbounded for p other than 2.
 
     Returns
     -------
@@ -52,6 +65,7 @@ def cosine(u: Array, v: Array, p: float = 4, form: Form = "squared") -> float:
     ----------
     PNCS, arXiv:2506.15923, "Proposed Method: PNCS", cos_p.
     """
+    u, v = (vector if hasattr(vector, "ndim") else np.asarray(vector) for vector in (u, v))
     if u.ndim != 1 or u.shape != v.shape:
         raise ValueError(
             f"vectors of shapes {tuple(u.shape)} and {tuple(v.shape)}, want one dimension and "
@@ -216,12 +230,18 @@ def _divisors(xp: Any, first: Array, second: Array, form: Form) -> Array:
     """Return what u and v of each pair are divided by, shape (2, n).
 
     Both by the larger norm wherever the form leaves their scales alone: equal values then cancel
-    exactly.
+    exactly. A vector that is too small beside the other is taken to be as large as `norm_ratio`
+    says.
     """
     if form == "normalized":
         return xp.stack([first, second])
     larger = xp.maximum(first, second)
-    return xp.stack([larger, larger])
+    return xp.stack(
+        [
+            xp.where(own / larger < SMALLEST_RATIO, own / SMALLEST_RATIO, larger)
+            for own in (first, second)
+        ]
+    )
 
 
 def _product_precision(rows: Rows, form: Form) -> Precision:

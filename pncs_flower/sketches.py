@@ -156,8 +156,10 @@ def parse_sketch(spec: str | Sketch) -> Sketch:
     ValueError
         If there is no such sketch; the message lists those that exist.
     """
-    if not isinstance(spec, str):
+    if isinstance(spec, Sketch):
         return spec
+    if not isinstance(spec, str):
+        raise ValueError(f"sketch is {spec!r}, want a text or a sketch: there are {_KNOWN}")
     body, at, wire_name = spec.partition("@")
     name, _, size = body.partition(":")
     wire = next((known for known in WIRES if known == (wire_name if at else "float32")), None)

@@ -11,6 +11,7 @@ from pncs_flower.subset_search import search_subset
 
 __all__ = ["NearestMean", "Subset", "least_aligned_subset", "nearest_mean_subset"]
 
+_LARGEST = 1e290  # of a similarity, so that sums of them stay finite
 _MAX_SUBSETS = 5_000_000  # all of them are looked at up to here
 _STEPS_PER_CLIENT = 40  # of the search, beyond
 _MAX_STEPS = 40_000
@@ -192,12 +193,16 @@ def _minimise(
 
 
 def _check_size(size: int, num_clients: int) -> None:
+    if isinstance(size, bool) or not isinstance(size, (int, np.integer)):
+        raise ValueError(f"size is {size!r}, want a whole number of clients")
     if not 1 <= size <= num_clients:
         raise ValueError(f"size is {size}, want 1 to the {num_clients} clients there are")
 
 
 def _checked_similarity(similarity: np.ndarray) -> np.ndarray:
     """Return a copy in float64 with a zero diagonal."""
+    if np.iscomplexobj(similarity):
+        raise ValueError("similarity is complex, want real numbers")
     pairs = np.array(similarity, dtype=np.float64)
     if pairs.ndim != 2 or pairs.shape[0] != pairs.shape[1]:
         raise ValueError(f"similarity of shape {pairs.shape}, want a square matrix (K, K)")
@@ -207,11 +212,11 @@ def _checked_similarity(similarity: np.ndarray) -> np.ndarray:
         tile = pairs[top : top + _TILE, left : left + _TILE]
         mirrored = pairs[left : left + _TILE, top : top + _TILE].T
         largest = np.abs(tile).max()
-        if not np.isfinite(largest):
-            row, column = np.argwhere(~np.isfinite(tile))[0].tolist()
+        if not largest < _LARGEST:
+            row, column = np.argwhere(~(np.abs(tile) < _LARGEST))[0].tolist()
             raise ValueError(
                 f"similarity of clients {top + row} and {left + column} is {tile[row, column]}: "
-                "leave clients out whose gradients are not finite"
+                f"want a number below {_LARGEST:g}; leave out clients of such gradients"
             )
         if not np.abs(tile - mirrored).max() <= 1e-9 * largest:
             raise ValueError("similarity is not symmetric: use (similarity + similarity.T) / 2")

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
-from .errors import SelectionError
+from .errors import SelectionError, TooFewClientsError
 
-__all__ = ["check_base", "same_for_all", "unwrap"]
+__all__ = ["check_base", "check_evaluation", "same_for_all", "unwrap"]
 
 
 def check_base(base: Strategy, num_selected: int) -> None:
@@ -33,15 +33,22 @@ def check_base(base: Strategy, num_selected: int) -> None:
             f"base is {type(base).__name__}, but must be a strategy of flwr.serverapp.strategy, "
             "such as FedAvg()"
         )
-    for strategy in unwrap(base):
+    for strategy in list(unwrap(base)):
         name = type(strategy).__name__
-        for option in ("min_train_nodes", "min_available_nodes"):
-            least = getattr(strategy, option, 0)
-            if least > num_selected:
-                raise ValueError(
-                    f"{name} would wait for ever: its {option} is {least}, but it is given the "
-                    f"{num_selected} chosen clients only. Use {name}({option}={num_selected}, ...)"
-                )
+        if hasattr(strategy, "history") and hasattr(strategy, "rule"):
+            raise ValueError(f"base is {name}, which selects clients itself: do not wrap it twice")
+        limits = {
+            option: getattr(strategy, option, 0)
+            for option in ("min_train_nodes", "min_available_nodes")
+        }
+        above = {option: least for option, least in limits.items() if least > num_selected}
+        if above:
+            raise ValueError(
+                f"{name} would wait for ever: its "
+                f"{' and '.join(f'{option} is {least}' for option, least in above.items())}, but "
+                f"it is given the {num_selected} chosen clients only. Use "
+                f"{name}({', '.join(f'{option}={num_selected}' for option in above)}, ...)"
+            )
         fraction = getattr(strategy, "fraction_train", 1.0)
         if fraction != 1.0:
             raise ValueError(
@@ -53,6 +60,23 @@ def check_base(base: Strategy, num_selected: int) -> None:
             raise ValueError(
                 f"num_sampled_clients of {name} is {expected}, but num_selected is {num_selected}: "
                 "its noise would be that of another number of clients. Make them equal"
+            )
+
+
+def check_evaluation(base: Strategy, num_clients: int) -> None:
+    """Refuse a base strategy that would wait for more clients to evaluate than there are.
+
+    Raises
+    ------
+    TooFewClientsError
+        If it would; before anybody trains.
+    """
+    for strategy in unwrap(base):
+        name, least = type(strategy).__name__, getattr(strategy, "min_evaluate_nodes", 0)
+        if getattr(strategy, "fraction_evaluate", 0) > 0 and least > num_clients:
+            raise TooFewClientsError(
+                f"{name} evaluates on min_evaluate_nodes = {least} clients, but {num_clients} take "
+                f"part. Use {name}(min_evaluate_nodes={num_clients}, ...) or fraction_evaluate=0.0"
             )
 
 

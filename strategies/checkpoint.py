@@ -37,6 +37,25 @@ class CheckpointFolder:
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
 
+    def prepare(self) -> None:
+        """Make sure that the folder can be written, before anything depends on it.
+
+        Raises
+        ------
+        ValueError
+            If it cannot.
+        """
+        probe = self._folder / "writable.partial"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise ValueError(
+                f"checkpoint is {str(self._folder)!r}, where nothing can be written: "
+                f"{error.strerror}. Give the path of a folder"
+            ) from None
+
     def save(self, round_number: int, state: dict[str, Any]) -> None:
         """Write the state after a round, and remove all but the last two.
 

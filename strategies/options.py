@@ -1,8 +1,10 @@
 """The options that every selection strategy takes, checked once."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
+from types import NoneType
 from typing import Literal, TypedDict
 
 __all__ = ["CheckedOptions", "SelectionOptions"]
@@ -97,8 +99,28 @@ class CheckedOptions:
     verify_sketches: bool = False
     ride_along: bool = True
 
+    @classmethod
+    def of(cls, options: SelectionOptions, strategy: str) -> "CheckedOptions":
+        """Return the options of a strategy, or raise TypeError for one that does not exist."""
+        known = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in known:
+                meant = get_close_matches(name, ["num_selected", *known], n=1)
+                hint = f"did you mean {meant[0]!r}?" if meant else f"there are {', '.join(known)}"
+                raise TypeError(f"{strategy} has no option {name!r}: {hint}")
+        return cls(**options)
+
     def check(self, num_selected: int) -> None:
-        """Raise ValueError if an option is out of range, for so many clients per round."""
+        """Raise an error if an option is out of range, for so many clients per round.
+
+        Raises
+        ------
+        TypeError
+            If an option is of another type than it must be.
+        ValueError
+            If it is out of range, or a file cannot be written.
+        """
+        self._check_types(num_selected)
         if num_selected < 1:
             raise ValueError(
                 f"num_selected is {num_selected}, but a round selects at least 1 client"
@@ -131,3 +153,47 @@ class CheckedOptions:
             most = getattr(self, name)
             if most is not None and not most > 0:
                 raise ValueError(f"{name} is {most}, but must be above 0")
+        if self.history_path is not None:
+            path = Path(self.history_path)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.open("a").close()
+            except OSError as error:
+                raise ValueError(
+                    f"history_path is {str(path)!r}, which cannot be written: {error.strerror}. "
+                    "Give the path of a file"
+                ) from None
+
+    def _check_types(self, num_selected: int) -> None:
+        whole = {
+            "num_selected": num_selected,
+            **{
+                name: getattr(self, name)
+                for name in (
+                    "queue_length",
+                    "seed",
+                    "min_summaries",
+                    "min_updates",
+                    "max_empty_rounds",
+                )
+            },
+        }
+        if self.min_clients is not None:
+            whole["min_clients"] = self.min_clients
+        for name, value in whole.items():
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} is {value!r}, but must be a whole number")
+        numbers = ["wait_timeout", "summary_timeout", "max_weight"]
+        for name in numbers + (["clip_norm"] if self.clip_norm is not None else []):
+            if isinstance(getattr(self, name), bool) or not isinstance(
+                getattr(self, name), (int, float)
+            ):
+                raise TypeError(f"{name} is {getattr(self, name)!r}, but must be a number")
+        for name in ("verify_sketches", "ride_along"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} is {getattr(self, name)!r}, but must be True or False")
+        for name in ("history_path", "checkpoint"):
+            if not isinstance(getattr(self, name), (str, Path, NoneType)):
+                raise TypeError(f"{name} is {getattr(self, name)!r}, but must be a path")
+        if self.eligible is not None and not callable(self.eligible):
+            raise TypeError(f"eligible is {self.eligible!r}, but must be callable")

@@ -96,8 +96,10 @@ class Resumption:
         """
         self._config = ConfigRecord() if train_config is None else train_config
         self.offset, self._result = 0, Result(arrays=arrays)
+        self._folder.prepare()
         saved = self._folder.load()
         if saved is not None:
+            _check_model(saved["arrays"], arrays)
             self._take_up(strategy, saved)
             log(INFO, "Going on after round %d of %d.", self.offset, num_rounds)
         if self.offset < num_rounds:
@@ -185,3 +187,13 @@ class Resumption:
             return metrics
 
         return evaluate
+
+
+def _check_model(saved: ArrayRecord, initial: ArrayRecord) -> None:
+    """Refuse to go on with the checkpoint of another model."""
+    shapes = [{name: tuple(a.shape) for name, a in record.items()} for record in (saved, initial)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"the checkpoint is of a model with the arrays {shapes[0]}, but this one has "
+            f"{shapes[1]}: use another folder"
+        )

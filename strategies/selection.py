@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
+from logging import WARNING
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -15,7 +16,7 @@ from flwr.supercore import log
 from pncs_flower.protocol import TRAIN, client_order
 
 from .ahead import Ahead, guess_next_content
-from .base import check_base, same_for_all
+from .base import check_base, check_evaluation, same_for_all
 from .errors import EmptyRoundsError, NoSummariesError, SelectionError
 from .exchange import content_bytes, marked_message
 from .grid_view import GridView
@@ -71,7 +72,7 @@ class SelectionStrategy(Strategy):
         rule: SelectionRule,
         **options: Unpack[SelectionOptions],
     ) -> None:
-        self.options = CheckedOptions(**options)
+        self.options = CheckedOptions.of(options, type(self).__name__)
         self.options.check(rule.num_selected)
         check_base(base, rule.num_selected)
         self.base = base
@@ -95,6 +96,7 @@ class SelectionStrategy(Strategy):
         self._misfits = 0
         self._num_rounds: int | None = None
         self._training_start = 0.0
+        self._layout: tuple[object, ...] = ()
 
     def start(
         self,
@@ -111,6 +113,11 @@ class SelectionStrategy(Strategy):
         See `flwr.serverapp.strategy.Strategy.start`, which this calls. The timeout for training
         is 600 seconds unless another is given, not the hour of Flower's own.
         """
+        if self.history:
+            raise SelectionError(
+                "this strategy has run before, and remembers who was chosen: make a new one for "
+                "another run, or give it checkpoint= to go on with a run that was stopped"
+            )
         self._num_rounds = num_rounds
         loop = partial(super().start, grid, timeout=timeout, evaluate_config=evaluate_config)
         if self._resumption is None:
@@ -145,6 +152,7 @@ class SelectionStrategy(Strategy):
         record = RoundRecord(server_round, rule=str(self.rule))
         self.history.append(record)
         self._clients = self._roster.update(grid, self.rule.num_selected, record)
+        check_evaluation(self.base, len(self._clients))
         self._selector.learn_sizes(self._roster.num_examples)
         plan = self._selector.plan(server_round, list(self._clients))
         record.cooling, record.released = list(plan.cooling), list(plan.released)
@@ -210,6 +218,7 @@ class SelectionStrategy(Strategy):
         record.seconds["training"] = time.monotonic() - self._training_start
         start = time.monotonic()
         delivery = checks.sort_out(self._sent, received, record, self._sketches)
+        self._layout = checks.last_layout
         for client, reason in delivery.liars.items():
             self._roster.exclude(client, reason)
         if 0 < len(delivery.messages) < self.options.min_updates:
@@ -321,16 +330,18 @@ class SelectionStrategy(Strategy):
 
     def _choose_without_summaries(self, plan: Plan, answers: int, record: RoundRecord) -> Choice:
         """Choose the longest waiting, unless it is plain that no summary will ever come."""
-        client, reason = next(iter(record.rejected.items()), ("", "no client answered"))
         what = (
             f"{answers} of the {len(plan.candidates)} clients asked in round {plan.now.number} "
             f"sent a summary that can be used, fewer than min_summaries = "
-            f"{self.options.min_summaries}; client {client}: {reason}"
+            f"{self.options.min_summaries}"
         )
+        for client, reason in list(record.rejected.items())[:1]:
+            what += f"; client {client}: {reason}"
         never = not any(earlier.answered for earlier in self.history)
         if never or self.options.on_too_few_summaries == "stop":
             raise NoSummariesError(what)
         record.notes.append(f"{what}. The longest waiting are chosen")
+        log(WARNING, "%s. The longest waiting are chosen.", what)
         failed = {c for c, why in record.rejected.items() if why.startswith("pre-round")}
         order = sorted(plan.now.available, key=lambda client: client in failed)  # stable
         chosen = order[: self.rule.num_selected]
@@ -341,7 +352,7 @@ class SelectionStrategy(Strategy):
     ) -> list[Message]:
         self._sent, self._plan = sent, plan
         self._checks = UpdateChecks.for_base(
-            self.base, arrays, self.options.max_weight, self.options.clip_norm
+            self.base, arrays, self.options.max_weight, self.options.clip_norm, self._layout
         )
         record.bytes_down["training"] = sum(content_bytes(m.content) for m in sent.values())
         self._training_start = time.monotonic()
@@ -412,12 +423,17 @@ class SelectionStrategy(Strategy):
 
     def state(self) -> dict[str, Any]:
         """Return all that later choices depend on: JSON values and NumPy arrays."""
-        return {**self._selector.state(), "excluded": dict(self._roster.excluded)}
+        return {
+            **self._selector.state(),
+            "excluded": dict(self._roster.excluded),
+            "layout": self._layout,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take up what `state` returned, to go on in the round after."""
         self._selector.restore(state)
         self._roster.excluded = dict(state["excluded"])
+        self._layout = tuple(state["layout"])
 
     def restore_history(self, records: list[RoundRecord]) -> None:
         """Take up the records of rounds already done; the file then holds these and no others."""

@@ -49,7 +49,7 @@ class Delivery:
     liars: dict[str, str]
 
 
-@dataclass(frozen=True)
+@dataclass
 class UpdateChecks:
     """How an update is checked, and perhaps clipped, before it is aggregated.
 
@@ -63,21 +63,29 @@ class UpdateChecks:
         The most that it may be.
     clip_norm : float or None
         Updates (weights after minus weights before) are scaled down to this L2 norm.
+    last_layout : tuple
+        The names in the replies that were aggregated last; empty if there were none.
     """
 
     weights: ArrayRecord
     weighted_by: str | None
     max_weight: float
     clip_norm: float | None
+    last_layout: tuple[object, ...] = ()
 
     @classmethod
     def for_base(
-        cls, base: Strategy, weights: ArrayRecord, max_weight: float, clip_norm: float | None
+        cls,
+        base: Strategy,
+        weights: ArrayRecord,
+        max_weight: float,
+        clip_norm: float | None,
+        last_layout: tuple[object, ...],
     ) -> "UpdateChecks":
         """Return the checks for what a base strategy is going to aggregate."""
         keys = (getattr(strategy, "weighted_by_key", None) for strategy in unwrap(base))
         weighted_by = next((key for key in keys if isinstance(key, str)), None)
-        return cls(weights, weighted_by, max_weight, clip_norm)
+        return cls(weights, weighted_by, max_weight, clip_norm, last_layout)
 
     def sort_out(
         self,
@@ -107,36 +115,50 @@ class UpdateChecks:
         replies = sort_replies(sent.values(), received, "no reply in time")
         record.bytes_up["training"] = replies.bytes_up
         delivery = Delivery([], {}, {})
-        contents = {c: replies.contents.get(m.metadata.dst_node_id) for c, m in sent.items()}
-        usual = _usual_layout([content for content in contents.values() if content is not None])
+        sound: dict[str, RecordDict] = {}
         for client, message in sent.items():
-            content = contents[client]
             try:
-                if content is None:
-                    raise ValueError(replies.failures[message.metadata.dst_node_id])
-                self._check(content)
-                if _layout(content) != usual:
-                    raise ValueError(f"its records are {_layout(content)}, those of most {usual}")
+                node_id = message.metadata.dst_node_id
+                if node_id in replies.failures:
+                    raise ValueError(replies.failures[node_id])
+                self._check(replies.contents[node_id])
                 if sketches is not None:
-                    sketches.check(client, self.weights, content)
+                    sketches.check(client, self.weights, replies.contents[node_id])
             except ValueError as error:
-                record.rejected[client] = f"training: {error}"
-                log(INFO, "Update of client %s is not used: %s", client, error)
+                _reject(client, str(error), record)
                 if isinstance(error, UntruthfulSketchError):
                     delivery.liars[client] = str(error)
-                continue
+            else:
+                sound[client] = replies.contents[node_id]
+        self._reject_odd(sound, record)
+        for client, content in sound.items():
             record.delivered.append(client)
             delivery.metrics[client] = _numbers(content)
+            message_id = sent[client].metadata.message_id
             delivery.messages.append(
-                next(
-                    reply
-                    for reply in received
-                    if reply.metadata.reply_to_message_id == message.metadata.message_id
-                )
+                next(r for r in received if r.metadata.reply_to_message_id == message_id)
             )
             if self.clip_norm is not None and self._clip(content, self.clip_norm):
                 record.notes.append(f"the update of client {client} was clipped")
         return delivery
+
+    def _reject_odd(self, sound: dict[str, RecordDict], record: RoundRecord) -> None:
+        """Reject replies with other names than most, as a base strategy refuses to mix them.
+
+        One odd client would end the run. Where there is no majority, the names that were aggregated
+        last count, and then those of the first client.
+        """
+        layouts = {client: _layout(content) for client, content in sound.items()}
+        counts = Counter(layouts.values())
+        usual = max(
+            counts, key=lambda layout: (counts[layout], layout == self.last_layout), default=()
+        )
+        for client, layout in layouts.items():
+            if layout != usual:
+                _reject(client, f"its reply holds {layout}, those of others {usual}", record)
+                del sound[client]
+        if sound:
+            self.last_layout = usual
 
     def _check(self, content: RecordDict) -> None:
         check_update(content, self.weights)
@@ -243,13 +265,9 @@ def _layout(content: RecordDict) -> tuple[object, ...]:
     return (*sorted(content.array_records), *sorted(metrics, key=str))
 
 
-def _usual_layout(contents: list[RecordDict]) -> tuple[object, ...]:
-    """Return the layout of most replies, of the first client's where there is no majority.
-
-    A base strategy refuses to aggregate replies that differ, so one odd client would end the run.
-    """
-    counts = Counter(_layout(content) for content in contents)
-    return max(counts, key=lambda layout: counts[layout], default=())
+def _reject(client: str, reason: str, record: RoundRecord) -> None:
+    record.rejected[client] = f"training: {reason}"
+    log(INFO, "Update of client %s is not used: %s", client, reason)
 
 
 def _numbers(content: RecordDict) -> Metrics:

@@ -4,9 +4,15 @@ import pytest
 from apps import numpy_app
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
-from pncs_flower.clients import summary_mod
+from pncs_flower.clients import SummaryMod, summary_mod
 from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.strategies import PNCS, RoundRobin, TooFewClientsError, UniformSelection
+from pncs_flower.strategies import (
+    PNCS,
+    RoundRobin,
+    SelectionError,
+    TooFewClientsError,
+    UniformSelection,
+)
 
 
 def start(strategy, clients: int = 4):
@@ -105,4 +111,74 @@ def test_gradient_wanted_from_an_app_that_cannot_give_it_says_how():
 def test_client_without_the_mod_says_which_line_is_missing():
     grid = InProcessGrid(numpy_app.make_app(), 3)
     with pytest.raises(RuntimeError, match=r"ClientApp\(mods=\[summary_mod\]\)"):
+        PNCS(FedAvg(), wait_timeout=0.5).start(grid, numpy_app.initial_arrays(), num_rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_select": 3}, "PNCS has no option 'num_select': did you mean 'num_selected'"),
+        ({"num_selected": 2.0}, r"num_selected is 2\.0, but must be a whole number"),
+        ({"num_selected": True}, "num_selected is True"),
+        ({"queue_length": "4"}, "queue_length is '4'"),
+        ({"seed": None}, "seed is None"),
+        ({"wait_timeout": "1"}, "wait_timeout is '1', but must be a number"),
+        ({"ride_along": "no"}, "ride_along is 'no', but must be True or False"),
+        ({"history_path": 5}, "history_path is 5, but must be a path"),
+        ({"eligible": 5}, "eligible is 5, but must be callable"),
+    ],
+)
+def test_option_of_another_type_or_name(options, message):
+    with pytest.raises(TypeError, match=message):
+        PNCS(FedAvg(), **options)
+
+
+@pytest.mark.parametrize("option", [{"p": "4"}, {"sketch": None}])
+def test_parameter_of_the_rule_of_another_type(option):
+    with pytest.raises(ValueError, match=f"{next(iter(option))} is "):
+        PNCS(FedAvg(), **option)
+
+
+def test_limits_of_the_base_are_all_named_at_once():
+    with pytest.raises(ValueError, match=r"min_train_nodes=1, min_available_nodes=1"):
+        PNCS(FedAvg(), num_selected=1)
+
+
+def test_base_that_would_wait_for_clients_to_evaluate_is_refused_before_training():
+    with pytest.raises(TooFewClientsError, match="min_evaluate_nodes = 5 clients, but 4 take part"):
+        start(PNCS(FedAvg(min_evaluate_nodes=5)))
+
+
+def test_selection_strategies_are_not_wrapped_twice():
+    with pytest.raises(ValueError, match="do not wrap it twice"):
+        PNCS(PNCS(FedAvg()))
+
+
+def test_strategy_that_has_run_is_not_started_again():
+    strategy = UniformSelection(FedAvg(fraction_evaluate=0.0))
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 4)
+    strategy.start(grid, numpy_app.initial_arrays(), num_rounds=1)
+    with pytest.raises(SelectionError, match="make a new one"):
+        strategy.start(grid, numpy_app.initial_arrays(), num_rounds=1)
+
+
+def test_history_that_cannot_be_written_is_an_error_at_once(tmp_path):
+    with pytest.raises(ValueError, match=r"history_path is .*cannot be written"):
+        PNCS(FedAvg(), history_path=tmp_path)
+
+
+def test_history_makes_its_folder(tmp_path):
+    PNCS(FedAvg(), history_path=tmp_path / "new" / "history.jsonl")
+    assert (tmp_path / "new" / "history.jsonl").is_file()
+
+
+def test_checkpoint_that_cannot_be_written_is_an_error_before_training(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"checkpoint is .*nothing can be written"):
+        start(PNCS(FedAvg(), checkpoint=tmp_path / "file"))
+
+
+def test_class_of_the_mod_in_place_of_the_mod_says_so():
+    grid = InProcessGrid(numpy_app.make_app(SummaryMod), 3)
+    with pytest.raises(SelectionError, match=r"summary_mod, or SummaryMod\(\.\.\.\)"):
         PNCS(FedAvg(), wait_timeout=0.5).start(grid, numpy_app.initial_arrays(), num_rounds=1)

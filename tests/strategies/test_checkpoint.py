@@ -153,6 +153,14 @@ def test_checkpoint_of_other_settings_is_refused(tmp_path):
         start(tmp_path, 4, num_selected=3)
 
 
+def test_checkpoint_of_another_model_is_refused(tmp_path):
+    start(tmp_path, 1)
+    strategy = RoundRobin(FedAvg(fraction_evaluate=0.0), checkpoint=tmp_path, seed=3)
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 6)
+    with pytest.raises(ValueError, match="a model with the arrays"):
+        strategy.start(grid, ArrayRecord([np.zeros(3, np.float32)]), num_rounds=2)
+
+
 def test_wrapper_outside_cannot_resume_and_says_so(tmp_path):
     inner = UniformSelection(FedAvg(fraction_evaluate=0.0), checkpoint=tmp_path)
     outer = DifferentialPrivacyServerSideFixedClipping(inner, 0.1, 1.0, num_sampled_clients=2)
