@@ -40,7 +40,7 @@ format: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -e '.[simulation,dev]'
+	$(BIN)/python -m pip install -e '.[simulation,dev]'
 	touch $@
 
 clean:
