@@ -123,6 +123,11 @@ def run(
         config = Config.from_run_config(
             default_run_config() | given | dict(parse_setting(text) for text in settings or [])
         )
+        if engine is Engine.IN_PROCESS and (gpus_per_client or logical_gpus):
+            raise ValueError(
+                "gpus-per-client and logical-gpus share out GPUs among Ray's workers: leave them "
+                "out with --engine in-process, whose clients take turns on --device"
+            )
         if engine is Engine.RAY:
             _run_on_ray(config, clients, cpus_per_client, gpus_per_client, logical_gpus)
         else:
@@ -174,9 +179,9 @@ def _run_on_ray(
         check_run(config, clients)
     output = output_path(config)
     config = replace(config, output_dir=str(output))
-    output.mkdir(parents=True, exist_ok=True)
     out.print(f"{clients} clients; {placement.describe()}", highlight=False)
     out.print(f"Flower's log: {output / FLOWER_LOG}", highlight=False, soft_wrap=True)
+    out.print("Starting Flower and Ray, which takes half a minute or more ...", highlight=False)
     with exit_on_signals(), _progress(config.num_rounds) as show:
         shown = 0
 
@@ -198,19 +203,28 @@ def _run_in_process(config: Config, clients: int) -> None:
     from .client_app import app as client_app
     from .flower_run import FLOWER_LOG
     from .in_process import InProcessGrid
-    from .preflight import check_run
+    from .preflight import check_device, check_run
+    from .processes import exit_on_signals
     from .report import draw_rounds
     from .results import output_path
     from .training import train
 
+    check_device(config)
     check_run(config, clients)
     output = output_path(config)
-    output.mkdir(parents=True, exist_ok=True)
     out.print(f"{clients} clients, one after the other in this process", highlight=False)
     out.print(f"Flower's log: {output / FLOWER_LOG}", highlight=False, soft_wrap=True)
     grid = InProcessGrid(client_app, clients, config.to_run_config())
-    with _flower_log(output / FLOWER_LOG), _progress(config.num_rounds) as show:
-        train(grid, config, output, show)
+    with (
+        exit_on_signals(),
+        _flower_log(output / FLOWER_LOG),
+        _progress(config.num_rounds) as show,
+    ):
+        try:
+            train(grid, config, output, show)
+        except SystemExit:
+            err.print(f"Stopped. The rounds so far: {output}", highlight=False, soft_wrap=True)
+            raise
     draw_rounds(output)
     _conclude(output)
 

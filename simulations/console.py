@@ -27,6 +27,16 @@ def said_plainly() -> Iterator[None]:
 
     try:
         yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "pncs_flower":
+            raise
+        err.print(
+            f"[bold red]Error:[/bold red] {error.name} is not installed: install pncs-flower with "
+            'what the app needs, "pncs-flower\\[simulation]"',
+            highlight=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(1) from None
     except (ValueError, OSError, SelectionError, RunFailedError) as error:
         err.print(f"[bold red]Error:[/bold red] {_escaped(error)}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None

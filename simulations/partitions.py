@@ -114,7 +114,7 @@ def _shard_size(
             f"{num_clients} clients x {shards_per_client} shards-per-client = {shards} shards "
             f"cannot be taken evenly from {len(classes)} classes: with {num_clients} clients use "
             f"a multiple of {per_client} shards-per-client, or with {shards_per_client} "
-            f"shards-per-client a multiple of {clients} clients; or another partition"
+            f"shards-per-client a multiple of {clients} clients; or --set partition=iid"
         )
     shards_per_class = shards // len(classes)
     shard_size = int(counts.min()) // shards_per_class

@@ -13,7 +13,7 @@ from .inputs import empty_model, load_inputs
 from .partitions import check_partition
 from .strategies import build_strategy
 
-__all__ = ["Machine", "Placement", "check_run", "detect_machine", "place_clients"]
+__all__ = ["Machine", "Placement", "check_device", "check_run", "detect_machine", "place_clients"]
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,21 @@ def place_clients(
     elif gpus_per_client > 0:
         slots = min(slots, machine.gpus * int(1 / gpus_per_client + 1e-9))
     return Placement(cpus_per_client, gpus_per_client, min(slots, num_clients), machine)
+
+
+def check_device(config: Config) -> None:
+    """Refuse a GPU that this process does not have.
+
+    Raises
+    ------
+    ValueError
+        If the settings want one and there is none.
+    """
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            "device = 'cuda', but PyTorch sees no GPU on this machine: leave device out, or set it "
+            "to cpu"
+        )
 
 
 def check_run(config: Config, num_clients: int | None = None) -> None:

@@ -21,16 +21,26 @@ ROUNDS = "rounds.jsonl"
 
 
 def output_path(config: Config) -> Path:
-    """Return the absolute path of a run's folder, which must not hold a run already.
+    """Return the absolute path of a run's folder, made, which must not hold a run already.
 
     Raises
     ------
     FileExistsError
-        If there are rounds in it: two runs in one file would look like one.
+        If there are rounds or settings in it: two runs in one file would look like one.
+    ValueError
+        If the folder cannot be made.
     """
     default = f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config.strategy.replace(':', '-')}"
     path = Path(config.output_dir or default).expanduser().resolve()
-    if read_rounds(path):
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        taken = (path / "config.toml").exists() or bool(read_rounds(path))
+    except OSError as error:
+        raise ValueError(
+            f"output-dir is {str(path)!r}, where no folder can be made: {error.strerror}. Give the "
+            "path of a folder that you may write"
+        ) from None
+    if taken:
         raise FileExistsError(f"{path} holds a run already: choose another output-dir, or move it")
     return path
 
