@@ -13,6 +13,7 @@ from pncs_flower.sketches import Sketch, parse_sketch
 __all__ = ["SummaryDecoder", "check_update", "decode_loss", "read_array"]
 
 _NUMPY = "numpy.ndarray"
+_HEADER_BYTES = 256  # of an array in NumPy's format; 128 as NumPy writes it
 
 
 def read_array(array: Array) -> np.ndarray:
@@ -107,6 +108,11 @@ class SummaryDecoder:
         }
         return cls(parse_sketch(request.sketch), sizes)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of a summary's numbers, without names and framing."""
+        return sum(self.sketch.num_bytes(size) for size in self.sizes.values())
+
     def decode(self, content: RecordDict) -> dict[str, np.ndarray]:
         """Return the sketch of each layer.
 
@@ -126,6 +132,11 @@ class SummaryDecoder:
         return {layer: self._decode_layer(record[layer], layer) for layer in self.sizes}
 
     def _decode_layer(self, array: Array, layer: str) -> np.ndarray:
+        most = self.sketch.num_bytes(self.sizes[layer]) + _HEADER_BYTES
+        if len(array.data) > most:
+            raise ValueError(
+                f"summary of layer {layer!r}: {len(array.data)} bytes, but at most {most} are due"
+            )
         try:
             return self.sketch.decode(read_array(array), self.sizes[layer])
         except ValueError as error:

@@ -31,6 +31,9 @@ class SelectionOptions(TypedDict, total=False):
         Seconds to wait for clients to connect, and for a new one to introduce itself.
     summary_timeout : float (default: 600.0)
         Seconds to wait for the summaries; the rule then chooses among those that arrived.
+    max_summary_bytes : int, optional (default: None)
+        Refuse a sketch with which a summary would take more bytes than this. What a client sends is
+        never more than its sketch takes: longer answers are rejected before they are read.
     history_path : str or Path, optional (default: None)
         A file to which the record of each round is appended, as a line of JSON.
     checkpoint : str or Path, optional (default: None)
@@ -66,6 +69,7 @@ class SelectionOptions(TypedDict, total=False):
     min_clients: int | None
     wait_timeout: float
     summary_timeout: float
+    max_summary_bytes: int | None
     history_path: str | Path | None
     checkpoint: str | Path | None
     min_summaries: int
@@ -88,6 +92,7 @@ class CheckedOptions:
     min_clients: int | None = None
     wait_timeout: float = 60.0
     summary_timeout: float = 600.0
+    max_summary_bytes: int | None = None
     history_path: str | Path | None = None
     checkpoint: str | Path | None = None
     min_summaries: int = 1
@@ -178,8 +183,9 @@ class CheckedOptions:
                 )
             },
         }
-        if self.min_clients is not None:
-            whole["min_clients"] = self.min_clients
+        for name in ("min_clients", "max_summary_bytes"):
+            if getattr(self, name) is not None:
+                whole[name] = getattr(self, name)
         for name, value in whole.items():
             if isinstance(value, bool) or not isinstance(value, int):
                 raise TypeError(f"{name} is {value!r}, but must be a whole number")

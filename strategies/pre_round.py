@@ -42,18 +42,31 @@ class PreRound:
 
     @classmethod
     def for_model(
-        cls, request: SummaryRequest, arrays: ArrayRecord, seed: int, timeout: float
+        cls,
+        request: SummaryRequest,
+        arrays: ArrayRecord,
+        seed: int,
+        timeout: float,
+        max_bytes: int | None = None,
     ) -> "PreRound":
         """Return the pre-round for a model.
 
         Raises
         ------
         ValueError
-            If the model has no such layer; the message lists those that exist.
+            If the model has no such layer; the message lists those that exist. Or if a summary
+            would take more than ``max_bytes``.
         """
         if request.kind == "loss":
             return cls(request, decode_loss, seed, timeout)
-        return cls(request, SummaryDecoder.for_model(request, arrays).decode, seed, timeout)
+        decoder = SummaryDecoder.for_model(request, arrays)
+        if max_bytes is not None and decoder.num_bytes > max_bytes:
+            raise ValueError(
+                f"a summary with sketch {request.sketch!r} of {len(decoder.sizes)} layers takes "
+                f"{decoder.num_bytes} bytes, but max_summary_bytes is {max_bytes}: use a smaller "
+                "sketch, such as 'coordinates:100@int8', or fewer layers"
+            )
+        return cls(request, decoder.decode, seed, timeout)
 
     def ask(
         self, grid: Grid, template: Message, candidates: Mapping[str, int], record: RoundRecord

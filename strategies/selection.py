@@ -248,7 +248,13 @@ class SelectionStrategy(Strategy):
         request = self.rule.request
         if request is None:
             return None
-        return PreRound.for_model(request, arrays, self.options.seed, self.options.summary_timeout)
+        return PreRound.for_model(
+            request,
+            arrays,
+            self.options.seed,
+            self.options.summary_timeout,
+            self.options.max_summary_bytes,
+        )
 
     def _summaries(
         self,
