@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from logging import INFO, WARNING
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -16,7 +17,6 @@ from .history import RoundRecord
 __all__ = ["Roster"]
 
 _POLL = 0.2
-_INFO = 20
 
 
 class Roster:
@@ -96,13 +96,13 @@ class Roster:
             if not self._complete_once:
                 wanted = max(wanted, self._min_clients or self._declared)
             waited = time.monotonic() - start
-            if len(clients) >= wanted or len(online) >= max(wanted, self._declared) > 0:
-                break  # all are here, even if some cannot be used
+            if len(clients) >= wanted or len(online) >= (self._declared or wanted):
+                break  # all that will ever come are here, even if some cannot be used
             if waited > self._wait_timeout:
                 break
             if not told and waited > 1:
                 told = True
-                log(_INFO, "Waiting for clients: %d of %d are here.", len(clients), wanted)
+                log(INFO, "Waiting for clients: %d of %d are here.", len(clients), wanted)
             time.sleep(_POLL)
         record.seconds["waiting"] = time.monotonic() - start
         record.clients = list(clients)
@@ -111,9 +111,11 @@ class Roster:
         if len(clients) < num_selected:
             self._fail(len(clients), num_selected, failures, waited)
         if len(clients) < wanted:
-            record.notes.append(
+            note = (
                 f"started with {len(clients)} of {wanted} clients after {waited:.0f} s of waiting"
             )
+            record.notes.append(note)
+            log(WARNING, "Round %d %s.", record.round, note)
         self._complete_once = True
         return clients
 

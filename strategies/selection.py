@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
-from logging import WARNING
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -31,7 +31,7 @@ from .updates import Delivery, SketchCheck, UpdateChecks
 
 __all__ = ["SelectionStrategy"]
 
-_INFO = 20
+
 # A base strategy whose next message cannot be guessed so many times in a row has clients train in
 # vain, so no more guesses are made.
 _MOST_MISFITS = 2
@@ -418,13 +418,13 @@ class SelectionStrategy(Strategy):
             if request
             else "nothing"
         )
-        log(_INFO, "\t├──> Selection:")
-        log(_INFO, "\t│\t├──Rule: %s", self.rule)
-        log(_INFO, "\t│\t├──Clients per round: %d", self.rule.num_selected)
-        log(_INFO, "\t│\t├──Asked in the pre-round: %s", asked)
-        log(_INFO, "\t│\t├──Age-of-Update queue: %d clients", self.options.queue_length)
-        log(_INFO, "\t│\t└──Seed: %d", self.options.seed)
-        log(_INFO, "\t├──> Base: %s", type(self.base).__name__)
+        log(INFO, "\t├──> Selection:")
+        log(INFO, "\t│\t├──Rule: %s", self.rule)
+        log(INFO, "\t│\t├──Clients per round: %d", self.rule.num_selected)
+        log(INFO, "\t│\t├──Asked in the pre-round: %s", asked)
+        log(INFO, "\t│\t├──Age-of-Update queue: %d clients", self.options.queue_length)
+        log(INFO, "\t│\t└──Seed: %d", self.options.seed)
+        log(INFO, "\t├──> Base: %s", type(self.base).__name__)
         self.base.summary()
 
     def state(self) -> dict[str, Any]:

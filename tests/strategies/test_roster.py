@@ -51,6 +51,8 @@ def test_wait_is_bounded_and_the_record_says_that_some_are_missing():
     grid = InProcessGrid(numpy_app.make_app(summary_mod), 3)
     record = RoundRecord(1)
     start = time.monotonic()
+    for index in range(3):  # nobody says how many there are
+        rename(grid, index, name=f"site-{index}")
     assert len(roster(min_clients=5, wait_timeout=0.4).update(grid, 2, record)) == 3
     assert time.monotonic() - start < 3
     assert "started with 3 of 5 clients" in record.notes[0]
@@ -70,6 +72,14 @@ def test_too_few_clients_is_an_error_that_names_both_numbers():
     grid = InProcessGrid(numpy_app.make_app(summary_mod), 2)
     with pytest.raises(TooFewClientsError, match="2 clients take part, but num_selected is 3"):
         roster(wait_timeout=0.2).update(grid, 3, RoundRecord(1))
+
+
+def test_more_clients_than_there_are_partitions_are_not_waited_for():
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 2)
+    start = time.monotonic()
+    with pytest.raises(TooFewClientsError, match="2 clients take part, but num_selected is 3"):
+        roster(wait_timeout=30.0).update(grid, 3, RoundRecord(1))
+    assert time.monotonic() - start < 3
 
 
 def test_no_client_at_all_is_an_error_in_bounded_time():
