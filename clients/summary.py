@@ -11,7 +11,9 @@ from flwr.supercore import log
 from pncs_flower.layers import choose_layers
 from pncs_flower.protocol import (
     INTRODUCE,
+    KEPT,
     LOSS,
+    LOST,
     MARKER,
     MAX_EXAMPLES,
     NUM_EXAMPLES,
@@ -98,6 +100,9 @@ class SummaryMod:
             kept = take_kept(context.state, ticket)
             if kept is not None:
                 return Message(kept, reply_to=message)
+            if marker.get(KEPT):
+                lost = RecordDict({MARKER: ConfigRecord({LOST: True})})
+                return Message(lost, reply_to=message)
             return call_app(message, context, call_next)
         raise ValueError(
             f"unknown phase {phase!r}: this client knows {INTRODUCE!r}, {SUMMARIZE!r} and "

@@ -8,7 +8,9 @@ A message of the library is an ordinary training message with one more config re
 ``summarize``
     Send a small summary of your gradient or of your local update (`SummaryRequest`).
 ``train``
-    You are chosen: send your update. One kept from this round's pre-round is sent as it is.
+    You are chosen: send your update. One kept from this round's pre-round is sent as it is. To a
+    client that must have one, the message comes without the weights and with `KEPT`; if the client
+    has lost it, it answers `LOST`, and gets the whole message.
 """
 
 from collections.abc import Mapping
@@ -17,7 +19,9 @@ from typing import Any, Literal
 
 __all__ = [
     "INTRODUCE",
+    "KEPT",
     "LOSS",
+    "LOST",
     "MARKER",
     "MAX_EXAMPLES",
     "NUM_EXAMPLES",
@@ -36,6 +40,12 @@ MARKER = "pncs"
 SUMMARY = "pncs-summary"
 """Name of the array record that holds a summary: one sketch per layer, or `LOSS` and
 `NUM_EXAMPLES`."""
+
+KEPT = "kept"
+"""Entry of the marker that says that a client should have its update."""
+
+LOST = "lost"
+"""Entry of the marker with which a client says that it does not have it."""
 
 LOSS = "loss"
 """Name of the mean loss over a client's examples."""

@@ -12,7 +12,7 @@ from pncs_flower.protocol import MARKER, Phase
 
 from .errors import DeadWorkerError
 
-__all__ = ["Replies", "content_bytes", "exchange", "marked_message", "sort_replies"]
+__all__ = ["Replies", "bare_message", "content_bytes", "exchange", "marked_message", "sort_replies"]
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _LONGEST_REASON = 400
@@ -54,6 +54,14 @@ def marked_message(
         ttl=ttl,
         group_id=template.metadata.group_id or None,
     )
+
+
+def bare_message(
+    node_id: int, phase: Phase, values: Mapping[str, ConfigRecordValues], template: Message
+) -> Message:
+    """Make a message of the template's type with the library's marker and nothing else."""
+    bare = Message(RecordDict(), node_id, template.metadata.message_type)
+    return marked_message(node_id, phase, values, bare)
 
 
 def content_bytes(content: RecordDict) -> int:

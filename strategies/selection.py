@@ -13,12 +13,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
-from pncs_flower.protocol import TRAIN, client_order
+from pncs_flower.protocol import KEPT, LOST, MARKER, TRAIN, client_order
 
 from .ahead import Ahead, guess_next_content
 from .base import check_base, check_evaluation, same_for_all
 from .errors import EmptyRoundsError, NoSummariesError, SelectionError
-from .exchange import content_bytes, marked_message
+from .exchange import bare_message, content_bytes, marked_message
 from .grid_view import GridView
 from .history import RoundRecord, append_json_line, write_json_lines
 from .options import CheckedOptions, SelectionOptions
@@ -95,6 +95,9 @@ class SelectionStrategy(Strategy):
         self._ahead: Ahead | None = None
         self._misfits = 0
         self._num_rounds: int | None = None
+        self._full: dict[str, Message] = {}
+        self._grid: Grid | None = None
+        self._timeout = 600.0
         self._training_start = 0.0
         self._layout: tuple[object, ...] = ()
 
@@ -118,7 +121,7 @@ class SelectionStrategy(Strategy):
                 "this strategy has run before, and remembers who was chosen: make a new one for "
                 "another run, or give it checkpoint= to go on with a run that was stopped"
             )
-        self._num_rounds = num_rounds
+        self._num_rounds, self._timeout = num_rounds, timeout
         loop = partial(super().start, grid, timeout=timeout, evaluate_config=evaluate_config)
         if self._resumption is None:
             return loop(
@@ -187,7 +190,13 @@ class SelectionStrategy(Strategy):
         by_node = {message.metadata.dst_node_id: message for message in templates}
         chosen = {client: self._clients[client] for client in choice.clients}
         marker = {"round": server_round, "seed": self.options.seed}
-        sent = {
+        keeps = pre_round is not None and pre_round.request.kind == "update"
+        bare = {
+            client: bare_message(node_id, TRAIN, {**marker, KEPT: True}, templates[0])
+            for client, node_id in chosen.items()
+            if keeps and client in summaries
+        }
+        full = {
             client: marked_message(
                 # Without a pre-round, a base strategy may have a message of its own for each.
                 node_id,
@@ -198,7 +207,8 @@ class SelectionStrategy(Strategy):
             for client, node_id in chosen.items()
             if pre_round or node_id in by_node
         }
-        return self._send(sent, plan, arrays, record)
+        self._grid, self._full = grid, full
+        return self._send({**full, **bare}, plan, arrays, record)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -215,6 +225,7 @@ class SelectionStrategy(Strategy):
         record, plan, checks = self.history[-1], self._plan, self._checks
         if plan is None or checks is None or record.round != server_round:
             raise SelectionError(f"round {server_round} was not configured by this strategy")
+        received += self._send_again(received, record)
         record.seconds["training"] = time.monotonic() - self._training_start
         start = time.monotonic()
         delivery = checks.sort_out(self._sent, received, record, self._sketches)
@@ -236,7 +247,7 @@ class SelectionStrategy(Strategy):
         if arrays is None:
             record.notes.append("no new model came out of this round: the last one is kept")
         self._selector.observe(plan, delivery.metrics)
-        self._plan, self._checks, self._sent = None, None, {}
+        self._plan, self._checks, self._sent, self._full = None, None, {}, {}
         if self.options.history_path is not None:
             append_json_line(Path(self.options.history_path), record.to_dict())
         if self._resumption is not None:
@@ -363,6 +374,26 @@ class SelectionStrategy(Strategy):
         record.bytes_down["training"] = sum(content_bytes(m.content) for m in sent.values())
         self._training_start = time.monotonic()
         return list(sent.values())
+
+    def _send_again(self, received: list[Message], record: RoundRecord) -> list[Message]:
+        """Send the whole message to clients that no longer have the update they had computed."""
+        lost = {
+            reply.metadata.reply_to_message_id
+            for reply in received
+            if reply.has_content()
+            and reply.content.config_records.get(MARKER, ConfigRecord()).get(LOST)
+        }
+        again = {
+            client: self._full[client]
+            for client, message in self._sent.items()
+            if message.metadata.message_id in lost
+        }
+        if not again or self._grid is None:
+            return []
+        self._sent = {**self._sent, **again}
+        record.bytes_down["training"] += sum(content_bytes(m.content) for m in again.values())
+        record.notes.append(f"{', '.join(again)} had lost the update and trained again")
+        return list(self._grid.send_and_receive(list(again.values()), timeout=self._timeout))
 
     def _stop_after_empty_rounds(self) -> None:
         last = self.history[-self.options.max_empty_rounds :]
