@@ -97,11 +97,11 @@ def _prepare(cells: Iterable[Cell]) -> None:
 def _run_cell(cell: Cell) -> Rows:
     from .client_app import app as client_app
     from .in_process import InProcessGrid
+    from .logs import errors_only
     from .training import train
 
-    logging.getLogger("flwr").setLevel(logging.ERROR)
     grid = InProcessGrid(client_app, cell.clients, cell.settings)
-    with tempfile.TemporaryDirectory(prefix="pncs-cell-") as work:
+    with errors_only(), tempfile.TemporaryDirectory(prefix="pncs-cell-") as work:
         output = Path(work)
         train(grid, cell.config, output, lambda row: None)
         summary = json.loads((output / "summary.json").read_text(encoding="utf-8"))

@@ -1,8 +1,6 @@
 """Which selection strategy the settings name, and with which of them it is made."""
 
-import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any, cast
 
@@ -28,6 +26,7 @@ from pncs_flower.strategies.active_fl import Unseen
 from pncs_flower.strategies.power_of_choice import Variant
 
 from .config import Config
+from .logs import errors_only
 
 __all__ = ["build_strategy"]
 
@@ -43,7 +42,7 @@ def build_strategy(config: Config) -> SelectionStrategy:
         If a setting does not suit the strategy, or its import path leads to no rule.
     """
     weights = {"examples": "num-examples", "uniform": "uniform-weight"}
-    with _without_warnings():  # that clients do not evaluate: the server does
+    with errors_only():  # that clients do not evaluate: the server does
         base = FedAvg(
             fraction_evaluate=0.0,
             min_train_nodes=1,
@@ -97,17 +96,6 @@ def _named(config: Config) -> tuple[Make, dict[str, Any]]:
         ),
     }
     return choices[config.strategy]
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _import_rule(path: str) -> Callable[..., SelectionRule]:
