@@ -8,7 +8,7 @@ from pncs_flower.backend import Array, Precision, Rows
 
 __all__ = ["largest_magnitudes", "pair_gaps", "pair_power_sums", "power_norms", "power_products"]
 
-_BLOCK = 1 << 18  # values of a block of coordinates: with its powers it fits the cache
+_BLOCK = 1 << 22  # values of a block of coordinates: bounds the memory for its powers
 _NARROWEST = 1024  # coordinates of a block: fewer make matrix products slow
 _WIDEST = 4096  # more make float32 sums within a block inexact
 _CHUNK = 1 << 16  # values of a chunk of pairs: fits a core's second-level cache in float64
