@@ -7,6 +7,7 @@ import numpy as np
 
 from pncs_flower.objective import SubsetObjective
 from pncs_flower.subset_exact import best_of_all
+from pncs_flower.subset_norm import nearest_mean_by_norm
 from pncs_flower.subset_search import search_subset
 
 __all__ = ["NearestMean", "Subset", "least_aligned_subset", "nearest_mean_subset"]
@@ -48,7 +49,7 @@ class NearestMean:
     indices : tuple of int
         Rows of the vectors, sorted.
     distance : float
-        L2 distance of their mean from the target.
+        Of their mean from the target, in the norm asked for.
     optimal : bool
         Whether no other subset is nearer, as all were looked at.
     """
@@ -118,9 +119,10 @@ def nearest_mean_subset(
     weights: np.ndarray | None = None,
     seed: int = 0,
     *,
+    p: float = 2,
     budget_seconds: float | None = None,
 ) -> NearestMean:
-    """Return the vectors whose mean is nearest to a target in L2.
+    """Return the vectors whose mean is nearest to a target.
 
     Parameters
     ----------
@@ -132,8 +134,11 @@ def nearest_mean_subset(
         Number of vectors to choose, 1 to K.
     weights : np.ndarray, optional (default: None)
         Shape (K,), positive: the mean is weighted by these.
+    p : float (default: 2)
+        Order of the norm, 1 or more. Other norms than L2 are enumerated up to 200 million values
+        (subsets times d); beyond, a greedy subset is improved by exchanges, without chance.
     seed, budget_seconds
-        As in `least_aligned_subset`, whose search and rule for ties these are.
+        As in `least_aligned_subset`, whose search and rule for ties these are; of p = 2 alone.
 
     Returns
     -------
@@ -143,7 +148,7 @@ def nearest_mean_subset(
     Raises
     ------
     ValueError
-        If shapes do not fit, a value is not finite, or ``size`` or a weight is out of range.
+        If shapes do not fit, a value is not finite, or ``size``, ``p`` or a weight is out of range.
     """
     vectors = np.asarray(vectors, dtype=np.float64)
     target = np.asarray(target, dtype=np.float64)
@@ -156,6 +161,8 @@ def nearest_mean_subset(
         raise ValueError("vectors or target are not finite: leave such clients out")
     num_vectors = len(vectors)
     _check_size(size, num_vectors)
+    if not 1 <= p < np.inf:
+        raise ValueError(f"p is {p}, want a finite number, 1 or more")
     offsets = vectors - target
     if weights is not None:
         weights = np.asarray(weights, dtype=np.float64)
@@ -164,17 +171,24 @@ def nearest_mean_subset(
         ):
             raise ValueError(f"weights are {weights}, want {num_vectors} finite positive numbers")
         offsets = offsets * weights[:, None]
-    # |sum of a_i (v_i - t)|^2 / (sum of a_i)^2, spelled out over members and pairs.
-    products = offsets @ offsets.T
-    squares = np.diagonal(products).copy()
-    pairs = 2 * products
-    np.fill_diagonal(pairs, 0.0)
-    objective = SubsetObjective(pairs, squares, size, weights)
-    indices, optimal = _minimise(objective, seed, budget_seconds)
+    if p == 2:
+        # |sum of a_i (v_i - t)|^2 / (sum of a_i)^2, spelled out over members and pairs.
+        products = offsets @ offsets.T
+        squares = np.diagonal(products).copy()
+        pairs = 2 * products
+        np.fill_diagonal(pairs, 0.0)
+        objective = SubsetObjective(pairs, squares, size, weights)
+        indices, optimal = _minimise(objective, seed, budget_seconds)
+    else:
+        equal = np.ones(num_vectors)
+        indices, optimal = nearest_mean_by_norm(
+            offsets, equal if weights is None else weights, size, p
+        )
     chosen = list(indices)
     distance = np.linalg.norm(
         np.average(vectors[chosen], axis=0, weights=None if weights is None else weights[chosen])
-        - target
+        - target,
+        p,
     )
     return NearestMean(indices, float(distance), optimal)
 

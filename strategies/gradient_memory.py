@@ -33,6 +33,7 @@ class GradientMemoryRule(SelectionRule):
     sketch: str = "count:256"
     layers: tuple[str, ...] | None = None
     summary: SummaryKind = "update"
+    p: float = 2
     normalize: bool = False
     forgetting: float = 1.0
     weights: Weights = "examples"
@@ -48,6 +49,13 @@ class GradientMemoryRule(SelectionRule):
             )
         if self.summary not in ("update", "gradient"):
             raise ValueError(f"summary is {self.summary!r}, but must be 'update' or 'gradient'")
+        if self.p not in (2, 4):
+            raise ValueError(f"p is {self.p}, but must be 2 or 4")
+        if self.p == 4 and not isinstance(parse_sketch(self.sketch), Layers):
+            raise ValueError(
+                f"p is 4 with sketch {self.sketch!r}, but a count sketch keeps the L2 norm alone: "
+                "use sketch='layers'"
+            )
         if not 0 < self.forgetting <= 1:
             raise ValueError(
                 f"forgetting is {self.forgetting}, but must be above 0 and at most 1, which "
@@ -99,6 +107,7 @@ class GradientMemoryRule(SelectionRule):
             size,
             weights=self._weights(eligible, now),
             seed=derive_seed(now.seed, "subset search", now.number),
+            p=self.p,
         )
         chosen = [eligible[index] for index in subset.indices]
         # Clients nobody knows yet fill up what is missing, the longest waiting first.
@@ -157,6 +166,8 @@ class GradientMemory(SelectionStrategy):
     summary : {"update", "gradient"} (default: "update")
         Sketch the local update, or the gradient at the current weights, which is cheaper where
         clients train for several epochs.
+    p : {2, 4} (default: 2)
+        Norm of R that is made least. 4 needs ``sketch="layers"``.
     normalize : bool (default: False)
         Give every client's sketch the length 1.
     forgetting : float (default: 1.0)
@@ -183,6 +194,7 @@ class GradientMemory(SelectionStrategy):
         sketch: str | Sketch = "count:256",
         layers: Sequence[str] | None = None,
         summary: SummaryKind = "update",
+        p: float = 2,
         normalize: bool = False,
         forgetting: float = 1.0,
         weights: Weights = "examples",
@@ -194,6 +206,7 @@ class GradientMemory(SelectionStrategy):
             sketch=parse_sketch(sketch).spec,
             layers=None if layers is None else tuple(layers),
             summary=summary,
+            p=p,
             normalize=normalize,
             forgetting=forgetting,
             weights=weights,

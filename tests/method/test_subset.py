@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pncs_flower import least_aligned_subset
+from pncs_flower import least_aligned_subset, subset_norm
 from pncs_flower import subset as module
 from pncs_flower.subset import nearest_mean_subset
 
@@ -166,16 +166,21 @@ def test_errors_name_what_was_given(similarity: np.ndarray, size: int, message: 
 
 
 def distance(
-    vectors: np.ndarray, target: np.ndarray, subset: tuple[int, ...], weights: np.ndarray | None
+    vectors: np.ndarray,
+    target: np.ndarray,
+    subset: tuple[int, ...],
+    weights: np.ndarray | None,
+    p: float = 2,
 ) -> float:
     chosen = list(subset)
     mean = np.average(vectors[chosen], axis=0, weights=None if weights is None else weights[chosen])
-    return float(np.linalg.norm(mean - target))
+    return float((np.abs(mean - target) ** p).sum() ** (1 / p))
 
 
+@pytest.mark.parametrize("p", [2, 3, 4])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("seed", range(30))
-def test_nearest_mean_is_equal_to_brute_force(seed: int, weighted: bool) -> None:
+def test_nearest_mean_is_equal_to_brute_force(seed: int, weighted: bool, p: float) -> None:
     random = np.random.default_rng(seed)
     num_vectors = 1 + seed % 8
     vectors = random.standard_normal((num_vectors, 4))
@@ -183,12 +188,12 @@ def test_nearest_mean_is_equal_to_brute_force(seed: int, weighted: bool) -> None
     weights = random.uniform(0.2, 3, num_vectors) if weighted else None
     size = 1 + seed // 8 % num_vectors
     best = min(
-        distance(vectors, target, subset, weights)
+        distance(vectors, target, subset, weights, p)
         for subset in combinations(range(num_vectors), size)
     )
-    found = nearest_mean_subset(vectors, target, size, weights)
+    found = nearest_mean_subset(vectors, target, size, weights, p=p)
     assert found.distance == pytest.approx(best, abs=1e-9)
-    assert found.distance == pytest.approx(distance(vectors, target, found.indices, weights))
+    assert found.distance == pytest.approx(distance(vectors, target, found.indices, weights, p))
     assert found.optimal
 
 
@@ -202,6 +207,31 @@ def test_nearest_mean_search_finds_the_best_of_a_small_problem(
     exact = nearest_mean_subset(vectors, target, 6, weights)
     monkeypatch.setattr(module, "_MAX_SUBSETS", 0)
     assert nearest_mean_subset(vectors, target, 6, weights).indices == exact.indices
+
+
+def test_nearest_mean_in_another_norm_is_a_local_optimum_where_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    random = np.random.default_rng(3)
+    vectors, target = random.standard_normal((30, 12)), np.zeros(12)
+    monkeypatch.setattr(subset_norm, "_MAX_VALUES", 0)
+    found = nearest_mean_subset(vectors, target, 5, p=4)
+    exchanged = [
+        tuple(set(found.indices) - {leaving} | {entering})
+        for leaving in found.indices
+        for entering in set(range(30)) - set(found.indices)
+    ]
+    assert not found.optimal
+    assert found.distance <= min(distance(vectors, target, s, None, 4) for s in exchanged)
+    drawn = [random.choice(30, 5, replace=False) for _ in range(1000)]
+    assert found.distance < min(distance(vectors, target, tuple(s), None, 4) for s in drawn)
+
+
+def test_nearest_mean_in_another_norm_is_right_at_any_scale() -> None:
+    vectors = np.array([[1.0, 0], [0, 1], [1, 1], [-1, 0]])
+    for scale in (1e-100, 1.0, 1e100):
+        found = nearest_mean_subset(scale * vectors, np.zeros(2), 2, p=4)
+        assert found.indices == (0, 3)
 
 
 def test_nearest_mean_of_all_is_the_mean() -> None:
