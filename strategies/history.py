@@ -33,6 +33,8 @@ class RoundRecord:
         Clients whose introduction, summary or update was not used, with the reason.
     chosen, delivered : list of str
         Clients that were asked for their full update, and those whose update was aggregated.
+    chosen_by_layer : dict of str to list of str
+        Where the rule chooses for each layer: whose values of it count; else empty.
     pre_round : str or None
         ``"ahead"`` if the summaries came with the evaluation of the round before; ``"own"`` if they
         came in an exchange of their own, with the reason if some were asked for ahead in vain; None
@@ -60,6 +62,7 @@ class RoundRecord:
     rejected: dict[str, str] = field(default_factory=dict)
     chosen: list[str] = field(default_factory=list)
     delivered: list[str] = field(default_factory=list)
+    chosen_by_layer: dict[str, list[str]] = field(default_factory=dict)
     pre_round: str | None = None
     mean_similarity: float | None = None
     optimal: bool | None = None

@@ -3,18 +3,21 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from statistics import fmean
 from typing import Literal, Unpack
 
 import numpy as np
 from flwr.serverapp.strategy import Strategy
 
-from pncs_flower import least_aligned_subset
+from pncs_flower import Subset, least_aligned_subset
 from pncs_flower.forms import Form, check_parameters
 from pncs_flower.protocol import SummaryKind, SummaryRequest, client_order
 from pncs_flower.randomness import derive_seed
 from pncs_flower.similarity import layered_cosine
 from pncs_flower.sketches import Sketch, parse_sketch
 
+from .by_layer import check_averages
 from .options import SelectionOptions
 from .rule import Choice, Round, RuleState, SelectionRule, Summary
 from .selection import SelectionStrategy
@@ -40,6 +43,7 @@ class PNCSRule(SelectionRule):
     layer_weights: tuple[tuple[str, float], ...] | None = None
     num_candidates: int | None = None
     candidate_order: CandidateOrder = "longest-unasked"
+    per_layer: bool = False
 
     def __post_init__(self) -> None:
         check_parameters(self.p, self.form)
@@ -48,6 +52,11 @@ class PNCSRule(SelectionRule):
             raise ValueError(f"summary is {self.summary!r}, but must be 'update' or 'gradient'")
         if self.layer_weights is not None:
             _check_weights(dict(self.layer_weights), self.layers)
+        if self.per_layer and self.layer_weights is not None:
+            raise ValueError(
+                "layer_weights are given and per_layer is True, but weights are for the average "
+                "over layers that per_layer does not take: leave one of them out"
+            )
         if self.num_candidates is not None and self.num_candidates < self.num_selected:
             raise ValueError(
                 f"candidates is {self.num_candidates}, but {self.num_selected} of them are chosen "
@@ -78,35 +87,50 @@ class PNCSRule(SelectionRule):
         ranked = sorted(now.available, key=lambda c: (last.get(c, 0), place[c]))
         return tuple(ranked[: self.num_candidates])
 
-    def similarity(self, summaries: Mapping[str, Summary]) -> np.ndarray:
-        """Return the similarity of every two clients, shape (K, K), in the order given."""
+    def similarities(self, summaries: Mapping[str, Summary]) -> dict[str, np.ndarray]:
+        """Return the similarity of every two clients in each layer, shapes (K, K)."""
         sketch = parse_sketch(self.sketch)
         layers = next(iter(summaries.values()))
+        return {
+            layer: sketch.pairwise_cosine(
+                np.stack([summary[layer] for summary in summaries.values()]), self.p, self.form
+            )
+            for layer in layers
+        }
+
+    def similarity(self, summaries: Mapping[str, Summary]) -> np.ndarray:
+        """Return the similarity of every two clients, shape (K, K), in the order given."""
         return layered_cosine(
-            {
-                layer: sketch.pairwise_cosine(
-                    np.stack([summary[layer] for summary in summaries.values()]), self.p, self.form
-                )
-                for layer in layers
-            },
+            self.similarities(summaries),
             None if self.layer_weights is None else dict(self.layer_weights),
         )
 
     def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
-        """Choose the subset that is least alike."""
+        """Choose the subset that is least alike, or that of each layer."""
         clients = list(summaries)
-        subset = least_aligned_subset(
-            self.similarity(summaries),
-            now.num_selected,
-            seed=derive_seed(now.seed, "subset search", now.number),
-        )
+        if self.per_layer:
+            by_layer = {
+                layer: self._least_aligned(similarity, now)
+                for layer, similarity in self.similarities(summaries).items()
+            }
+        else:
+            by_layer = {"": self._least_aligned(self.similarity(summaries), now)}
+        chosen = {
+            layer: tuple(clients[index] for index in subset.indices)
+            for layer, subset in by_layer.items()
+        }
         return Choice(
-            tuple(clients[index] for index in subset.indices),
-            mean_similarity=subset.mean_similarity,
-            optimal=subset.optimal,
+            tuple(dict.fromkeys(chain.from_iterable(chosen.values()))),
+            mean_similarity=fmean(subset.mean_similarity for subset in by_layer.values()),
+            optimal=all(subset.optimal for subset in by_layer.values()),
             # Also of those that did not answer: they must not be first in line for ever.
             state={"asked": {**state["asked"], **dict.fromkeys(now.asked, now.number)}},
+            by_layer=chosen if self.per_layer else {},
         )
+
+    def _least_aligned(self, similarity: np.ndarray, now: Round) -> Subset:
+        seed = derive_seed(now.seed, "subset search", now.number)
+        return least_aligned_subset(similarity, now.num_selected, seed=seed)
 
 
 def _check_weights(weights: Mapping[str, float], layers: Sequence[str] | None) -> None:
@@ -159,6 +183,11 @@ class PNCS(SelectionStrategy):
         them; all if None.
     candidate_order : {"longest-unasked", "random"} (default: "longest-unasked")
         Which clients are asked where not all are: those last asked longest ago, or any.
+    per_layer : bool (default: False)
+        Choose ``num_selected`` clients for each of ``layers``, whose mean that layer becomes; a
+        round then trains all of these, up to ``num_selected`` times the number of layers. Layers
+        that are not compared are averaged over all of them. For reproducing the paper; the base
+        strategy must be one that averages.
     **options
         See `SelectionOptions`.
 
@@ -182,6 +211,7 @@ class PNCS(SelectionStrategy):
         layer_weights: Mapping[str, float] | None = None,
         candidates: int | None = None,
         candidate_order: CandidateOrder = "longest-unasked",
+        per_layer: bool = False,
         **options: Unpack[SelectionOptions],
     ) -> None:
         options.setdefault("queue_length", 4)
@@ -195,5 +225,8 @@ class PNCS(SelectionStrategy):
             layer_weights=None if layer_weights is None else tuple(layer_weights.items()),
             num_candidates=candidates,
             candidate_order=candidate_order,
+            per_layer=per_layer,
         )
+        if per_layer:
+            check_averages(base)
         super().__init__(base, rule, **options)

@@ -6,7 +6,7 @@ summaries makes the same choice, on any engine and after any restart.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -80,12 +80,16 @@ class Choice:
         Whether the chosen set is proved to be the best by the rule's own measure.
     state : mapping, optional (default: None)
         The rule's state from here on; None leaves it as it is.
+    by_layer : mapping of str to tuple of str (default: empty)
+        For a choice of its own for each layer: the clients whose values of that layer count. All of
+        them together are ``clients``.
     """
 
     clients: tuple[str, ...]
     mean_similarity: float | None = None
     optimal: bool | None = None
     state: RuleState | None = None
+    by_layer: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class SelectionRule(ABC):
@@ -135,7 +139,7 @@ class SelectionRule(ABC):
         Returns
         -------
         Choice
-            ``now.num_selected`` of the available clients.
+            ``now.num_selected`` of the available clients, or so many for each layer.
         """
 
     def observe(self, state: RuleState, now: Round, delivered: Mapping[str, Metrics]) -> RuleState:

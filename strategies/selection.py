@@ -17,6 +17,7 @@ from pncs_flower.protocol import KEPT, LOST, MARKER, TRAIN, client_order
 
 from .ahead import Ahead, guess_next_content
 from .base import check_base, check_evaluation, same_for_all
+from .by_layer import share_layers
 from .errors import EmptyRoundsError, NoSummariesError, SelectionError
 from .exchange import bare_message, content_bytes, marked_message
 from .grid_view import GridView
@@ -239,6 +240,9 @@ class SelectionStrategy(Strategy):
             )
             record.delivered.clear()
             delivery = Delivery([], {}, {})
+        record.notes += share_layers(
+            delivery, record.chosen_by_layer, checks.weights, checks.weighted_by
+        )
         arrays, metrics = self.base.aggregate_train(server_round, delivery.messages)
         if arrays is not None and not _is_finite(arrays):
             record.notes.append("the aggregated model is not finite, so it is not used")
@@ -342,6 +346,9 @@ class SelectionStrategy(Strategy):
                 )
         record.seconds["selection"] = time.monotonic() - start
         record.chosen = list(choice.clients)
+        record.chosen_by_layer = {
+            layer: sorted(clients, key=client_order) for layer, clients in choice.by_layer.items()
+        }
         record.mean_similarity, record.optimal = choice.mean_similarity, choice.optimal
         return choice
 

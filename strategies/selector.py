@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from pncs_flower.protocol import NUM_EXAMPLES, client_order
@@ -124,14 +125,16 @@ class Selector:
         order = (*offered, *sorted(summaries.keys() - set(offered), key=client_order))
         answers = {client: summaries[client] for client in order if client in summaries}
         choice = self._rule.select(self._state, now, answers)
-        clients = set(choice.clients)
-        if len(choice.clients) != now.num_selected or not clients <= set(offered):
-            raise ValueError(
-                f"the rule {self._rule} chose {list(choice.clients)} in round {now.number}, but "
-                f"must choose {now.num_selected} different clients of {list(offered)}"
-            )
-        if len(clients) != len(choice.clients):
-            raise ValueError(f"the rule {self._rule} chose a client twice: {list(choice.clients)}")
+        for chosen in choice.by_layer.values() if choice.by_layer else (choice.clients,):
+            clients = set(chosen)
+            if len(chosen) != now.num_selected or not clients <= set(offered):
+                raise ValueError(
+                    f"the rule {self._rule} chose {list(chosen)} in round {now.number}, but must "
+                    f"choose {now.num_selected} different clients of {list(offered)}"
+                )
+            if len(clients) != len(chosen):
+                raise ValueError(f"the rule {self._rule} chose a client twice: {list(chosen)}")
+        clients = {*choice.clients, *chain.from_iterable(choice.by_layer.values())}
         if choice.state is not None:
             self._state = choice.state
         return replace(choice, clients=tuple(sorted(clients, key=client_order)))
