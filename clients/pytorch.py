@@ -1,6 +1,6 @@
 """The reference PyTorch client: local SGD or a full-batch gradient, seeded by round and client."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -106,13 +106,15 @@ def local_sgd(
     model.train()
     total = torch.zeros((), device=inputs.device)
     for _ in range(training.local_epochs):
-        # One batch has one order: that of the data, so that its sums are those of the gradient.
-        indices = (
-            torch.randperm(size, generator=order) if batch_size < size else torch.arange(size)
-        ).to(inputs.device)
-        for batch in indices.split(batch_size):
+        # One batch has one order, that of the data: so its sums are those of the gradient, and
+        # nothing is copied.
+        batches: Iterable[Examples] = [examples]
+        if batch_size < size:
+            indices = torch.randperm(size, generator=order).to(inputs.device)
+            batches = ((inputs[chosen], targets[chosen]) for chosen in indices.split(batch_size))
+        for batch, answers in batches:
             optimizer.zero_grad()
-            loss = loss_function(model(inputs[batch]), targets[batch])
+            loss = loss_function(model(batch), answers)
             loss.backward()
             optimizer.step()
             total += loss.detach() * len(batch)

@@ -2,9 +2,7 @@
 
 from functools import lru_cache
 
-import numpy as np
 from flwr.app import Context
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pncs_flower.clients.pytorch import pytorch_client
@@ -15,16 +13,18 @@ from .partitions import partition_examples
 
 __all__ = ["app"]
 
+Examples = tuple[Tensor, Tensor]
+
 
 def _make_model(context: Context) -> nn.Module:
     config = Config.from_run_config(context.run_config)
     return empty_model(config, load_inputs(config))
 
 
-def _load_examples(context: Context) -> tuple[Tensor, Tensor]:
+def _load_examples(context: Context) -> Examples:
     config = Config.from_run_config(context.run_config)
     client, num_clients = _place(context)
-    return load_inputs(config).train_tensors(_parts(config, num_clients)[client])
+    return _holdings(config, num_clients).examples(client)
 
 
 def _place(context: Context) -> tuple[int, int]:
@@ -43,17 +43,32 @@ def _place(context: Context) -> tuple[int, int]:
     return client, num_clients
 
 
-# One process plays many clients, each many times.
-@lru_cache(maxsize=4)
-def _parts(config: Config, num_clients: int) -> list[NDArray[np.int64]]:
-    return partition_examples(
-        load_inputs(config).train_labels,
-        num_clients,
-        config.partition,
-        shards_per_client=config.shards_per_client,
-        dirichlet_alpha=config.dirichlet_alpha,
-        seed=config.seed,
-    )
+class _Holdings:
+    """What the clients of one run hold, copied out of the data set when first asked for."""
+
+    def __init__(self, config: Config, num_clients: int) -> None:
+        self._inputs = load_inputs(config)
+        self._parts = partition_examples(
+            self._inputs.train_labels,
+            num_clients,
+            config.partition,
+            shards_per_client=config.shards_per_client,
+            dirichlet_alpha=config.dirichlet_alpha,
+            seed=config.seed,
+        )
+        self._examples: dict[int, Examples] = {}
+
+    def examples(self, client: int) -> Examples:
+        if client not in self._examples:
+            self._examples[client] = self._inputs.train_tensors(self._parts[client])
+        return self._examples[client]
+
+
+# One process plays many clients, each many times. Of one run at a time, so that it holds at most
+# one copy of the training examples.
+@lru_cache(maxsize=1)
+def _holdings(config: Config, num_clients: int) -> _Holdings:
+    return _Holdings(config, num_clients)
 
 
 app = pytorch_client(_make_model, _load_examples)

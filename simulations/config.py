@@ -36,6 +36,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "unseen": ("uniform", "first"),
     "aggregation": ("examples", "uniform"),
     "dataset": ("digits", "fashion-mnist", "cifar10"),
+    "evaluate-on": ("test", "validation"),
     "partition": ("shards", "dirichlet", "iid"),
     "model": ("linear", "mlp", "cnn", "vgg16"),
     "normalization": ("imagenet1k-v1", "imagenet1k-features"),
@@ -76,6 +77,7 @@ class Config:
     aggregation: str
     dataset: str
     data_dir: str
+    evaluate_on: str
     partition: str
     shards_per_client: int
     dirichlet_alpha: float

@@ -1,6 +1,7 @@
 """What the model of a run sees of the data: the images, or what frozen layers make of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from .vgg16 import build_last_layers, read_weights
 __all__ = ["Inputs", "empty_model", "initial_model", "load_inputs"]
 
 _FROZEN = "vgg16"
+_VALIDATION_STEP = 10
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Inputs:
     train, test : np.ndarray
         Shape (N, ...): uint8 images, 0 to ``max_value``, or float32 features.
     train_labels, test_labels : np.ndarray
-        Shape (N,), dtype int64.
+        Shape (N,), dtype int64; the test examples are those that the model is judged by.
     num_classes : int
         How many labels there are.
     max_value : int or None
@@ -37,6 +39,8 @@ class Inputs:
         What figures say of the data.
     notes : tuple of str
         What a reader of the results must know of the features.
+    places : np.ndarray, optional
+        Where in ``train`` the training example of each label is, if not all of it is used.
     """
 
     train: NDArray[Any]
@@ -47,10 +51,27 @@ class Inputs:
     max_value: int | None
     title: str
     notes: tuple[str, ...] = ()
+    places: NDArray[np.int64] | None = None
+
+    def with_validation(self) -> "Inputs":
+        """Return the same with every tenth training example of a class in place of the test."""
+        rank = np.zeros(len(self.train_labels), dtype=np.int64)
+        for label in np.unique(self.train_labels):
+            of_label = self.train_labels == label
+            rank[of_label] = np.arange(of_label.sum())
+        held_back = rank % _VALIDATION_STEP == _VALIDATION_STEP - 1
+        return replace(
+            self,
+            train_labels=np.array(self.train_labels[~held_back]),
+            test=self.train[held_back],
+            test_labels=np.array(self.train_labels[held_back]),
+            places=np.flatnonzero(~held_back),
+        )
 
     def train_tensors(self, examples: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Return some training examples with their labels."""
-        return self._tensor(self.train[examples]), torch.from_numpy(self.train_labels[examples])
+        places = examples if self.places is None else self.places[examples]
+        return self._tensor(self.train[places]), torch.from_numpy(self.train_labels[examples])
 
     def test_tensors(self) -> tuple[Tensor, Tensor]:
         """Return all test examples with their labels."""
@@ -62,6 +83,7 @@ class Inputs:
         return torch.from_numpy(as_float(values, self.max_value))
 
 
+@lru_cache(maxsize=2)
 def load_inputs(config: Config) -> Inputs:
     """Return the examples of a run.
 
@@ -70,6 +92,11 @@ def load_inputs(config: Config) -> Inputs:
     ValueError, FileNotFoundError
         If data or weights are not there, or do not fit the settings.
     """
+    inputs = _load_all(config)
+    return inputs.with_validation() if config.evaluate_on == "validation" else inputs
+
+
+def _load_all(config: Config) -> Inputs:
     if config.model != _FROZEN:
         data = load_dataset(config.dataset, config.data_dir)
         return Inputs(
