@@ -142,7 +142,11 @@ class Grid:
     settings : mapping of str to scalar
         Other settings of the app, for all cells.
     rule : mapping of str to mapping
-        Settings of one rule.
+        Settings of one rule. With the setting ``strategy`` the rule's own name is a label, so that
+        a grid may have one strategy twice.
+    tune : mapping
+        ``lr``, learning rates of which each rule has the best in each panel, and ``seeds``, how
+        many runs judge each; see `grid_tuning`. Empty: ``lr`` is that of the settings.
     quick : mapping
         What a quick version replaces: keys of the grid, and settings.
     report : Report
@@ -160,6 +164,7 @@ class Grid:
     model: str = "scratch"
     settings: Mapping[str, Scalar] = field(default_factory=dict)
     rule: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
+    tune: Mapping[str, Any] = field(default_factory=dict)
     quick: Mapping[str, Any] = field(default_factory=dict)
     report: Report = field(default_factory=Report)
 
@@ -182,6 +187,7 @@ class Grid:
                 raise ValueError(
                     f"[rule.{rule}] is for a rule that is not among {', '.join(self.rules)}"
                 )
+        _check_tuning(self.tune)
         lines = list(dict.fromkeys(cell.line for cell in self.cells()))
         named = [self.report.reference or lines[0]]
         for claim in self.report.claims:
@@ -240,6 +246,19 @@ class Grid:
             f"{name} {value}"
             for name, value in (("shards", shards), ("layers", layers), ("selected", selected))
         )
+
+
+def _check_tuning(tune: Mapping[str, Any]) -> None:
+    if not tune:
+        return
+    rates, seeds = tune.get("lr"), tune.get("seeds")
+    good_rates = isinstance(rates, list | tuple) and all(
+        isinstance(rate, int | float) and rate > 0 for rate in rates
+    )
+    if set(tune) != {"lr", "seeds"} or not rates or not good_rates or type(seeds) is not int:
+        raise ValueError(f"tune = {dict(tune)} must be like {{lr = [0.01, 0.1], seeds = 2}}")
+    if seeds < 1:
+        raise ValueError(f"tune: seeds = {seeds} must be at least 1")
 
 
 def check_claim(claim: Mapping[str, Any]) -> None:

@@ -141,6 +141,7 @@ def _run(
         seeds=seeds or wanted.seeds,
         model=model or wanted.model,
         settings={**wanted.settings, **changes},
+        tune={} if "lr" in changes else wanted.tune,
     )
     if workers is None:
         workers = detect_machine().cpus

@@ -5,6 +5,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pncs_flower.strategies.history import write_json_lines
 from .data import dataset_fingerprint
 from .frozen import weights_fingerprint
 from .grid import Cell, Grid
+from .grid_tuning import choose_rates, tuning_cells, with_rates
 from .results import read_rounds
 
 __all__ = ["CELLS", "GRID", "cell_files", "run_grid"]
@@ -21,30 +23,37 @@ __all__ = ["CELLS", "GRID", "cell_files", "run_grid"]
 CELLS = "cells"
 """Folder with a file of JSON lines for each finished cell: what it is, its rounds, its summary."""
 
+TUNING = "tuning"
+"""Folder with such files for the runs that chose the learning rates."""
+
 GRID = "grid.json"
 """Name of the file that says what the grid is."""
+
+# How the reason begins where too large a learning rate left no finite update.
+_DIVERGED = ("SelectionError: ", "EmptyRoundsError: ", "NoSummariesError: ")
 
 Rows = list[dict[str, Any]]
 Outcome = tuple[Path, Rows | str]
 Cells = Mapping[Path, Cell]
+RunCells = Callable[[Cells], Iterator[Outcome]]
 
 
-def cell_files(grid: Grid, folder: Path) -> dict[Path, Cell]:
-    """Return the file of each cell, there or not yet."""
+def cell_files(cells: Iterable[Cell], folder: Path) -> dict[Path, Cell]:
+    """Return the file of each cell in a folder, there or not yet."""
     named: dict[Path, Cell] = {}
-    for cell in grid.cells():
+    for cell in cells:
         config = cell.config
         files = dataset_fingerprint(config.dataset, config.data_dir)
         if config.model == "vgg16":
             files += weights_fingerprint(config.weights)
-        named[folder / CELLS / f"{cell.name(files)}.jsonl"] = cell
+        named[folder / f"{cell.name(files)}.jsonl"] = cell
     return named
 
 
 def run_grid(
     grid: Grid, folder: Path, workers: int, on_cell: Callable[[Cell, int, int], None]
 ) -> dict[str, str]:
-    """Run every cell that has no file yet.
+    """Tune what the grid wants tuned, then run every cell that has no file yet.
 
     Parameters
     ----------
@@ -56,27 +65,53 @@ def run_grid(
         Processes, each with one cell at a time: Ray tasks, on the cluster of ``RAY_ADDRESS`` if
         that is set. 0 runs one cell after the other in this process.
     on_cell : callable
-        Called as ``on_cell(cell, done, total)`` when a cell is over, well or not.
+        Called as ``on_cell(cell, done, total)`` when a cell is over, well or not; those of the
+        tuning are counted by themselves.
 
     Returns
     -------
     dict of str to str
-        Cells that failed, with the reason.
+        Cells that failed, with the reason. If the tuning failed, no other cell is run.
 
     Raises
     ------
     ValueError, FileNotFoundError
-        If a setting is wrong, or data or weights are missing; before anything runs.
+        If a setting is wrong, or data or weights are missing; before anything runs. If no learning
+        rate is of use to a rule.
     """
-    files = cell_files(grid, folder)
-    (folder / CELLS).mkdir(parents=True, exist_ok=True)
-    names = [path.name for path in files]
-    write_json_lines(folder / GRID, [{**asdict(grid), "cells": names}])
+    with _pool(workers) as run_cells:
+        tuning = cell_files(tuning_cells(grid), folder / TUNING)
+        failures = _finish(tuning, run_cells, on_cell)
+        broken = {name: why for name, why in failures.items() if not why.startswith(_DIVERGED)}
+        if broken:
+            return broken  # a rate must not be passed over because a disk was full
+        tuned = choose_rates(
+            [(cell, _rounds(path) if path.exists() else []) for path, cell in tuning.items()]
+        )
+        files = cell_files(with_rates(grid.cells(), tuned), folder / CELLS)
+        names = [path.name for path in files]
+        about = {**asdict(grid), "tuned": [asdict(each) for each in tuned], "cells": names}
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json_lines(folder / GRID, [about])
+        return _finish(files, run_cells, on_cell)
+
+
+def _rounds(path: Path) -> Rows:
+    _, *rounds, _ = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    return rounds
+
+
+def _finish(
+    files: Cells, run_cells: RunCells, on_cell: Callable[[Cell, int, int], None]
+) -> dict[str, str]:
+    """Run the cells that have no file yet, and return those that failed."""
     todo = {path: cell for path, cell in files.items() if not path.exists()}
+    for folder in {path.parent for path in files}:
+        folder.mkdir(parents=True, exist_ok=True)
     _prepare(todo.values())
     failures: dict[str, str] = {}
     done = len(files) - len(todo)
-    for path, outcome in _outcomes(todo, workers):
+    for path, outcome in run_cells(todo):
         done += 1
         if isinstance(outcome, str):
             failures[path.stem] = outcome
@@ -109,14 +144,44 @@ def _run_cell(cell: Cell) -> Rows:
     return [{**asdict(cell), "command": cell.command}, *rounds, summary]
 
 
-def _outcomes(cells: Cells, workers: int) -> Iterator[Outcome]:
+@contextmanager
+def _pool(workers: int) -> Iterator[RunCells]:
+    """Offer a function that runs cells and yields them as they end."""
     if workers == 0:
-        yield from _outcomes_here(cells)
-    elif cells:
-        yield from _outcomes_on_ray(cells, workers)
+        yield _run_here
+        return
+    # Ray's usage report wants the network; its warning on GPUs is about machines with some.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    started = False
+
+    def run_on_ray(cells: Cells) -> Iterator[Outcome]:
+        nonlocal started
+        if not cells:
+            return
+        import ray
+
+        if not started:
+            existing = "RAY_ADDRESS" in os.environ
+            ray.init(
+                num_cpus=None if existing else workers,
+                include_dashboard=None if existing else False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+            started = True
+        yield from _run_on_ray(cells, workers)
+
+    try:
+        yield run_on_ray
+    finally:
+        if started:
+            import ray
+
+            ray.shutdown()
 
 
-def _outcomes_here(cells: Cells) -> Iterator[Outcome]:
+def _run_here(cells: Cells) -> Iterator[Outcome]:
     for path, cell in cells.items():
         outcome: Rows | str
         try:
@@ -126,40 +191,27 @@ def _outcomes_here(cells: Cells) -> Iterator[Outcome]:
         yield path, outcome
 
 
-def _outcomes_on_ray(cells: Cells, workers: int) -> Iterator[Outcome]:
-    # Ray's usage report wants the network; its warning on GPUs is about machines with some.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+def _run_on_ray(cells: Cells, workers: int) -> Iterator[Outcome]:
     import ray
 
-    existing = "RAY_ADDRESS" in os.environ
-    ray.init(
-        num_cpus=None if existing else workers,
-        include_dashboard=None if existing else False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
-    try:
-        # A cell that killed its worker would do so again.
-        task = ray.remote(num_cpus=1, max_retries=0)(_run_cell)
-        running: dict[Any, Path] = {}
-        todo = iter(cells)
-        while True:
-            while len(running) < workers and (path := next(todo, None)) is not None:
-                running[task.remote(cells[path])] = path
-            if not running:
-                break
-            finished, _ = ray.wait(list(running), num_returns=1)
-            for reference in finished:
-                outcome: Rows | str
-                try:
-                    outcome = ray.get(reference)
-                except ray.exceptions.RayError as error:
-                    cause = getattr(error, "cause", None)
-                    outcome = _reason(cause if isinstance(cause, Exception) else error)
-                yield running.pop(reference), outcome
-    finally:
-        ray.shutdown()
+    # A cell that killed its worker would do so again.
+    task = ray.remote(num_cpus=1, max_retries=0)(_run_cell)
+    running: dict[Any, Path] = {}
+    todo = iter(cells)
+    while True:
+        while len(running) < workers and (path := next(todo, None)) is not None:
+            running[task.remote(cells[path])] = path
+        if not running:
+            break
+        finished, _ = ray.wait(list(running), num_returns=1)
+        for reference in finished:
+            outcome: Rows | str
+            try:
+                outcome = ray.get(reference)
+            except ray.exceptions.RayError as error:
+                cause = getattr(error, "cause", None)
+                outcome = _reason(cause if isinstance(cause, Exception) else error)
+            yield running.pop(reference), outcome
 
 
 def _reason(error: Exception) -> str:
