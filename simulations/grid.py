@@ -1,18 +1,15 @@
-"""A grid of runs from a small TOML file: every rule in every setting with every seed."""
+"""A grid of runs: every rule in every setting with every seed."""
 
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from hashlib import blake2b
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from .config import Config, Scalar, default_run_config
 from .results import format_toml
 
-__all__ = ["ALL_CLIENTS", "Cell", "Grid", "Report", "check_claim", "read_grid"]
+__all__ = ["ALL_CLIENTS", "Cell", "Grid", "Report", "check_claim", "tupled"]
 
 ALL_CLIENTS = "all"
 """The rule that has every client send its update: the ceiling."""
@@ -25,7 +22,7 @@ _LAYERS: dict[tuple[str, int], dict[str, Scalar]] = {
     ("scratch", 2): {"model": "mlp"},
 }
 _MODELS = ("vgg16", "scratch")
-_AXES = ("shards", "layers", "selected", "queue")
+_AXES = ("layers", "selected", "queue")
 # What says where something is or computes, and changes no result.
 _PLACES = ("output-dir", "data-dir", "cache-dir", "weights", "device")
 
@@ -129,6 +126,8 @@ class Grid:
         How many clients there are.
     shards : tuple of int
         Label shards per client.
+    dirichlet : tuple of float
+        Concentrations of Dirichlet partitions, besides those by shards.
     layers : tuple of int
         How many layers are trained, 1 or 2.
     selected : tuple of int
@@ -157,6 +156,7 @@ class Grid:
     rules: tuple[str, ...]
     clients: int = 10
     shards: tuple[int, ...] = (2,)
+    dirichlet: tuple[float, ...] = ()
     layers: tuple[int, ...] = (1,)
     selected: tuple[int, ...] = (2,)
     queue: tuple[int, ...] = (-1,)
@@ -175,10 +175,13 @@ class Grid:
             )
         if self.model not in _MODELS:
             raise ValueError(f"model = {self.model!r} must be one of {', '.join(_MODELS)}")
-        for name in ("rules", *_AXES):
+        for name in ("rules", "shards", "dirichlet", *_AXES):
             values = getattr(self, name)
-            if not values or len(set(values)) < len(values):
+            empty = not values and name not in ("shards", "dirichlet")
+            if empty or len(set(values)) < len(values):
                 raise ValueError(f"{name} = {list(values)} must be a list of different values")
+        if not self._partitions():
+            raise ValueError("shards and dirichlet are both empty: give at least one partition")
         for layers in self.layers:
             if layers not in (1, 2):
                 raise ValueError(f"layers = {layers} must be 1 or 2")
@@ -207,16 +210,20 @@ class Grid:
         """
         result = []
         defaults = default_run_config()
-        for seed, *axes, rule in product(
-            range(self.seeds), self.shards, self.layers, self.selected, self.queue, self.rules
+        for seed, (partition, split), layers, selected, queue, rule in product(
+            range(self.seeds),
+            self._partitions().items(),
+            self.layers,
+            self.selected,
+            self.queue,
+            self.rules,
         ):
-            shards, layers, selected, queue = axes
             if rule == ALL_CLIENTS and queue != self.queue[0]:
                 continue  # nobody is left to rest
             settings = defaults | {
                 **_LAYERS[self.model, layers],
                 "strategy": "uniform" if rule == ALL_CLIENTS else rule,
-                "shards-per-client": shards,
+                **split,
                 "num-selected": self.clients if rule == ALL_CLIENTS else selected,
                 "queue-length": 0 if rule == ALL_CLIENTS else queue,
                 "seed": seed,
@@ -224,7 +231,7 @@ class Grid:
                 **self.rule.get(rule, {}),
             }
             cell = Cell(
-                panel=self._panel(shards, layers, selected),
+                panel=f"{partition}, layers {layers}, selected {selected}",
                 line=rule if len(self.queue) == 1 else f"{rule} L={queue}",
                 seed=seed,
                 clients=self.clients,
@@ -237,15 +244,19 @@ class Grid:
     def quickened(self) -> "Grid":
         """Return the quick version."""
         own = {f.name for f in fields(self)}
-        keys = {key: _tupled(value) for key, value in self.quick.items() if key in own}
+        keys = {key: tupled(value) for key, value in self.quick.items() if key in own}
         settings = {key: value for key, value in self.quick.items() if key not in own}
         return replace(self, **keys, settings={**self.settings, **settings}, quick={})
 
-    def _panel(self, shards: int, layers: int, selected: int) -> str:
-        return ", ".join(
-            f"{name} {value}"
-            for name, value in (("shards", shards), ("layers", layers), ("selected", selected))
-        )
+    def _partitions(self) -> dict[str, dict[str, Scalar]]:
+        """Return how the data is divided, by what a panel says of it."""
+        by_shards: dict[str, dict[str, Scalar]] = {
+            f"shards {n}": {"partition": "shards", "shards-per-client": n} for n in self.shards
+        }
+        return by_shards | {
+            f"dirichlet {alpha:g}": {"partition": "dirichlet", "dirichlet-alpha": float(alpha)}
+            for alpha in self.dirichlet
+        }
 
 
 def _check_tuning(tune: Mapping[str, Any]) -> None:
@@ -285,62 +296,6 @@ def check_claim(claim: Mapping[str, Any]) -> None:
         raise ValueError(f"a claim of kind {kind} has {sorted(claim)}, but needs {sorted(wanted)}")
 
 
-def read_grid(path: Path) -> Grid:
-    """Read a grid's TOML file.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If it is not TOML, or has an unknown key or a wrong value; names it.
-    """
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not TOML: {error}") from None
-    try:
-        report = values.pop("report", {})
-        _check_keys(report, Report, "report.")
-        _check_keys(values, Grid)
-        missing = [key for key in ("title", "rules") if key not in values]
-        if missing:
-            raise ValueError(f"missing: {', '.join(missing)}")
-        grid = Grid(
-            **{key: _tupled(value) for key, value in values.items()},
-            report=Report(**{key: _tupled(value) for key, value in report.items()}),
-        )
-        grid.quickened()
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-    return grid
-
-
-def _check_keys(values: Mapping[str, Any], kind: Any, prefix: str = "") -> None:
-    types = {f.name: f.type for f in fields(kind)}
-    for key, value in values.items():
-        if key not in types:
-            near = get_close_matches(key, types, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(types)}"
-            raise ValueError(f"unknown key {prefix}{key}: {hint}")
-        wanted = str(types[key])
-        good = (
-            (type(value) is int and wanted == repr(int))
-            or (isinstance(value, str) and wanted == repr(str))
-            or (isinstance(value, dict) and "Mapping[str" in wanted and "tuple" not in wanted)
-            or (isinstance(value, list) and "tuple" in wanted and _all_of(value, wanted))
-        )
-        if not good:
-            raise ValueError(f"{prefix}{key} = {value!r} has the wrong type")
-
-
-def _all_of(values: Sequence[Any], wanted: str) -> bool:
-    kinds: tuple[type, ...] = (dict,)
-    for name, kind in (("tuple[int", (int,)), ("tuple[str", (str,)), ("tuple[float", (float, int))):
-        if wanted.startswith(name):
-            kinds = kind
-    return all(isinstance(value, kinds) and not isinstance(value, bool) for value in values)
-
-
-def _tupled(value: Any) -> Any:
+def tupled(value: Any) -> Any:
+    """Return a list of TOML as a grid has it, and anything else as it is."""
     return tuple(value) if isinstance(value, list) else value

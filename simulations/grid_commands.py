@@ -128,7 +128,8 @@ def _run(
     model: str | None = None,
 ) -> bool:
     """Return whether a cell failed."""
-    from .grid import Cell, read_grid
+    from .grid import Cell
+    from .grid_file import read_grid
     from .grid_run import run_grid
     from .preflight import detect_machine
     from .processes import exit_on_signals

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from pncs_flower.simulations.config import APP_DIRECTORY
-from pncs_flower.simulations.grid import Grid, check_claim, read_grid
+from pncs_flower.simulations.grid import Grid, check_claim
+from pncs_flower.simulations.grid_file import read_grid
 
 EXPERIMENTS = sorted((APP_DIRECTORY / "experiments").glob("*.toml"))
 
@@ -32,6 +33,28 @@ def test_every_rule_meets_every_setting_with_every_seed() -> None:
         for c in cells
     ]
     assert len(set(settings)) == len(cells)
+
+
+def test_a_grid_may_have_partitions_of_both_kinds() -> None:
+    cells = Grid("a grid", ("pncs",), shards=(2,), dirichlet=(0.1, 1.0), seeds=1).cells()
+    keys = ("partition", "shards-per-client", "dirichlet-alpha")
+    assert [
+        (cell.panel.split(",")[0], *(cell.settings[key] for key in keys)) for cell in cells
+    ] == [
+        ("shards 2", "shards", 2, 0.5),
+        ("dirichlet 0.1", "dirichlet", 5, 0.1),
+        ("dirichlet 1", "dirichlet", 5, 1.0),
+    ]
+
+
+def test_one_strategy_may_be_there_twice_under_labels(tmp_path: Path) -> None:
+    text = 'rules = ["pncs", "pncs L=0"]\n[rule."pncs L=0"]\nstrategy = "pncs"\nqueue-length = 0\n'
+    path = tmp_path / "grid.toml"
+    path.write_text(f'title = "a grid"\nseeds = 1\n{text}')
+    assert [
+        (cell.line, cell.settings["strategy"], cell.settings["queue-length"])
+        for cell in read_grid(path).cells()
+    ] == [("pncs", "pncs", -1), ("pncs L=0", "pncs", 0)]
 
 
 def test_all_clients_are_selected_by_the_ceiling() -> None:
@@ -67,6 +90,7 @@ def test_a_cells_name_depends_on_results_and_not_on_places() -> None:
         ("[report]\nround = [1]", "unknown key report.round: did you mean 'rounds'"),
         ("shards = 1", "shards = 1 has the wrong type"),
         ("shards = [1, 1]", r"shards = \[1, 1\] must be a list of different values"),
+        ("shards = []", "shards and dirichlet are both empty"),
         ("seeds = 0", "seeds = 0 .* must be at least 1"),
         ("layers = [3]", "layers = 3 must be 1 or 2"),
         ("[settings]\nlearning-rate = 1.0", "unknown setting 'learning-rate'"),

@@ -1,0 +1,69 @@
+"""A grid's small TOML file, read and checked key by key."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from .grid import Grid, Report, tupled
+
+__all__ = ["read_grid"]
+
+
+def read_grid(path: Path) -> Grid:
+    """Read a grid's TOML file.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If it is not TOML, or has an unknown key or a wrong value; names it.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not TOML: {error}") from None
+    try:
+        report = values.pop("report", {})
+        _check_keys(report, Report, "report.")
+        _check_keys(values, Grid)
+        missing = [key for key in ("title", "rules") if key not in values]
+        if missing:
+            raise ValueError(f"missing: {', '.join(missing)}")
+        grid = Grid(
+            **{key: tupled(value) for key, value in values.items()},
+            report=Report(**{key: tupled(value) for key, value in report.items()}),
+        )
+        grid.quickened()
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return grid
+
+
+def _check_keys(values: Mapping[str, Any], kind: Any, prefix: str = "") -> None:
+    types = {f.name: f.type for f in fields(kind)}
+    for key, value in values.items():
+        if key not in types:
+            near = get_close_matches(key, types, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(types)}"
+            raise ValueError(f"unknown key {prefix}{key}: {hint}")
+        wanted = str(types[key])
+        good = (
+            (type(value) is int and wanted == repr(int))
+            or (isinstance(value, str) and wanted == repr(str))
+            or (isinstance(value, dict) and "Mapping[str" in wanted and "tuple" not in wanted)
+            or (isinstance(value, list) and "tuple" in wanted and _all_of(value, wanted))
+        )
+        if not good:
+            raise ValueError(f"{prefix}{key} = {value!r} has the wrong type")
+
+
+def _all_of(values: Sequence[Any], wanted: str) -> bool:
+    kinds: tuple[type, ...] = (dict,)
+    for name, kind in (("tuple[int", (int,)), ("tuple[str", (str,)), ("tuple[float", (float, int))):
+        if wanted.startswith(name):
+            kinds = kind
+    return all(isinstance(value, kinds) and not isinstance(value, bool) for value in values)
