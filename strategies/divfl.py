@@ -1,7 +1,7 @@
 """DivFL: the clients that stand for all others, by facility location on gradient distances."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Unpack
 
@@ -18,8 +18,11 @@ from .selection import SelectionStrategy
 
 __all__ = ["DivFL", "DivFLRule", "facility_location", "pairwise_distances"]
 
-# Coordinates of all clients that are compared at a time, in numbers: bounds memory.
+# Numbers that are widened to float64 at a time: bounds memory.
 _BLOCK = 1 << 20
+# A squared distance is taken from products of vectors unless it is so small beside their squared
+# norms that these cancel in it.
+_CANCELLED = 1e-3
 # Two sums that differ by less are equal: their last bits depend on the order of the terms.
 _TIE = 1e-9
 
@@ -35,17 +38,32 @@ def pairwise_distances(vectors: np.ndarray) -> np.ndarray:
     Returns
     -------
     np.ndarray
-        Shape (K, K), float64; exactly 0 for equal vectors, as differences are taken before squares.
+        Shape (K, K), float64, symmetric; exactly 0 for equal vectors.
     """
-    count, size = vectors.shape
-    squares = np.zeros((count, count))
-    width = max(1, _BLOCK // count)
-    for start in range(0, size, width):
-        block = vectors[:, start : start + width].astype(np.float64)
-        for row in range(count):
-            squares[row] += ((block - block[row]) ** 2).sum(axis=1)
+    count = len(vectors)
+    products = np.zeros((count, count))
+    for block in _blocks(vectors, count):
+        products += block @ block.T
+    norms = np.diagonal(products)
+    sums = norms[:, None] + norms[None, :]
+    squares = np.maximum(sums - 2 * products, 0)
+    np.fill_diagonal(squares, 0.0)
+    first, second = np.nonzero(np.triu(squares <= _CANCELLED * sums, 1))
+    step = max(1, count // 2)  # pairs whose differences take no more memory than a block
+    for start in range(0, len(first), step):
+        one, other = first[start : start + step], second[start : start + step]
+        close = np.zeros(len(one))
+        for block in _blocks(vectors, count):
+            close += ((block[one] - block[other]) ** 2).sum(axis=1)
+        squares[one, other] = squares[other, one] = close
     distances: np.ndarray = np.sqrt(squares)
     return distances
+
+
+def _blocks(vectors: np.ndarray, count: int) -> Iterator[np.ndarray]:
+    width = max(1, _BLOCK // count)
+    for start in range(0, vectors.shape[1], width):
+        yield vectors[:, start : start + width].astype(np.float64)
 
 
 def facility_location(

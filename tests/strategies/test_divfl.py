@@ -1,6 +1,7 @@
 """DivFL: facility location on distances, against enumeration and by hand."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -35,6 +36,19 @@ def test_blocks_of_coordinates_add_up(monkeypatch) -> None:
     expected = [[np.linalg.norm(a - b) for a in vectors] for b in vectors]
     monkeypatch.setattr("pncs_flower.strategies.divfl._BLOCK", 50)
     np.testing.assert_allclose(pairwise_distances(vectors), expected, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("apart", [1e-12, 1e-7, 1e-3, 1e-1])
+def test_near_duplicates_are_measured_as_well_as_others(apart: float) -> None:
+    rng = np.random.default_rng(2)
+    vectors = np.repeat(rng.normal(size=(3, 40)), 4, axis=0)
+    vectors += apart * rng.normal(size=vectors.shape)
+    vectors[5] = vectors[6]
+    expected = [[math.dist(one, other) for other in vectors] for one in vectors]
+    found = pairwise_distances(vectors)
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=0)
+    assert found[5, 6] == 0
+    np.testing.assert_array_equal(found, found.T)
 
 
 def test_choice_differs_from_that_by_squared_distances() -> None:
