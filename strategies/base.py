@@ -7,7 +7,7 @@ from flwr.serverapp.strategy import Strategy
 
 from .errors import SelectionError, TooFewClientsError
 
-__all__ = ["check_base", "check_evaluation", "same_for_all", "unwrap"]
+__all__ = ["check_base", "check_evaluation", "check_limits", "same_for_all", "unwrap"]
 
 
 def check_base(base: Strategy, num_selected: int) -> None:
@@ -37,30 +37,52 @@ def check_base(base: Strategy, num_selected: int) -> None:
         name = type(strategy).__name__
         if hasattr(strategy, "history") and hasattr(strategy, "rule"):
             raise ValueError(f"base is {name}, which selects clients itself: do not wrap it twice")
-        limits = {
-            option: getattr(strategy, option, 0)
-            for option in ("min_train_nodes", "min_available_nodes")
-        }
-        above = {option: least for option, least in limits.items() if least > num_selected}
-        if above:
-            raise ValueError(
-                f"{name} would wait for ever: its "
-                f"{' and '.join(f'{option} is {least}' for option, least in above.items())}, but "
-                f"it is given the {num_selected} chosen clients only. Use "
-                f"{name}({', '.join(f'{option}={num_selected}' for option in above)}, ...)"
-            )
-        fraction = getattr(strategy, "fraction_train", 1.0)
-        if fraction != 1.0:
-            raise ValueError(
-                f"fraction_train of {name} is {fraction}, so it would leave out chosen clients: "
-                "num_selected says how many clients train, so use fraction_train=1.0"
-            )
-        expected = getattr(strategy, "num_sampled_clients", num_selected)
-        if expected != num_selected:
-            raise ValueError(
-                f"num_sampled_clients of {name} is {expected}, but num_selected is {num_selected}: "
-                "its noise would be that of another number of clients. Make them equal"
-            )
+        check_limits(strategy, num_selected, ("min_train_nodes", "min_available_nodes"), "train")
+
+
+def check_limits(
+    strategy: object, num_selected: int, least_options: tuple[str, ...], phase: str
+) -> None:
+    """Refuse a strategy whose own limits do not suit the number of clients that it is given.
+
+    Parameters
+    ----------
+    strategy : object
+        A base strategy, of either of Flower's interfaces.
+    num_selected : int
+        How many clients it is given in each round.
+    least_options : tuple of str
+        Names of its options that say how many clients it waits for.
+    phase : str
+        What its fraction's name calls training: ``"train"`` or ``"fit"``.
+
+    Raises
+    ------
+    ValueError
+        Names the option, its value, and the one to use.
+    """
+    name = type(strategy).__name__
+    limits = {option: getattr(strategy, option, 0) for option in least_options}
+    above = {option: least for option, least in limits.items() if least > num_selected}
+    if above:
+        raise ValueError(
+            f"{name} would wait for ever: its "
+            f"{' and '.join(f'{option} is {least}' for option, least in above.items())}, but "
+            f"it is given the {num_selected} chosen clients only. Use "
+            f"{name}({', '.join(f'{option}={num_selected}' for option in above)}, ...)"
+        )
+    fraction = getattr(strategy, f"fraction_{phase}", 1.0)
+    if fraction != 1.0:
+        raise ValueError(
+            f"fraction_{phase} of {name} is {fraction}, so it would leave out chosen clients: "
+            f"num_selected says how many clients train, so use fraction_{phase}=1.0"
+        )
+    expected = getattr(strategy, "num_sampled_clients", num_selected)
+    if expected != num_selected:
+        raise ValueError(
+            f"num_sampled_clients of {name} is {expected}, but num_selected is {num_selected}: "
+            "its noise would be that of another number of clients. Make them equal"
+        )
 
 
 def check_evaluation(base: Strategy, num_clients: int) -> None:

@@ -1,0 +1,252 @@
+"""The client's side of the bridge to older servers: one line around a `Client`.
+
+Older servers reach a client by `get_properties`, `fit` and `evaluate` alone. `SummaryClient`
+answers the pre-round of `pncs_flower.strategies.legacy.LegacySelection` in the first, by training,
+and then has `fit` return the update that it kept.
+"""
+
+import time
+from collections.abc import Mapping
+from logging import ERROR
+from typing import Any
+
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MessageType,
+    Metadata,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.client import Client
+from flwr.common import (
+    Code,
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    GetParametersIns,
+    GetParametersRes,
+    GetPropertiesIns,
+    GetPropertiesRes,
+    Parameters,
+    Status,
+    bytes_to_ndarray,
+)
+from flwr.supercore import log
+
+from pncs_flower.properties import pack_properties, unpack_properties
+from pncs_flower.protocol import LOSS, MARKER, NUM_EXAMPLES, SUMMARY
+
+from .summary import SummaryMod, summary_mod
+
+__all__ = ["SummaryClient"]
+
+_NUMPY = "numpy.ndarray"
+_METRICS = "fit-metrics"
+_TTL = 3600.0
+
+
+class SummaryClient(Client):
+    """Answer the pre-round of an older server on behalf of a client, which stays as it is.
+
+    Parameters
+    ----------
+    client : Client
+        The app's client, such as ``MyNumPyClient().to_client()``.
+    context : Context, optional (default: None)
+        What Flower hands to ``client_fn``. The kept update lies in its state.
+    name : str, optional (default: None)
+        The client's own name, where there is no context that has one: `start_client` gives all
+        of its clients the same.
+    mod : SummaryMod (default: summary_mod)
+        What computes the summary, perhaps with a gradient of the app's own, or noise. Its gradient
+        function gets a message with the records ``"arrays"`` and ``"config"``.
+
+    Raises
+    ------
+    TypeError
+        If the client is no `Client`, or neither a context nor a name is given.
+
+    Notes
+    -----
+    Mods of the app lie outside: the summary is that of the update before they clip it or add
+    noise to it.
+
+    Examples
+    --------
+    In an app with a ``client_fn``::
+
+        return SummaryClient(MyClient().to_client(), context)  # was: MyClient().to_client()
+
+    With ``start_client``::
+
+        start_client(server_address=..., client=SummaryClient(MyClient().to_client(), name="a"))
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        context: Context | None = None,
+        *,
+        name: str | None = None,
+        mod: SummaryMod = summary_mod,
+    ) -> None:
+        if not isinstance(client, Client):
+            raise TypeError(
+                f"client is {type(client).__name__}, but must be a Client: call its to_client()"
+            )
+        if context is None and name is None:
+            raise TypeError(
+                "SummaryClient needs the context that client_fn is given, or, with start_client, "
+                "a name of its own for each client: SummaryClient(client, name='hospital-a')"
+            )
+        given = context or Context(0, -1, {}, RecordDict(), {})
+        self._client = client
+        self._mod = mod
+        self._context = Context(
+            run_id=given.run_id,
+            node_id=given.node_id,
+            node_config=given.node_config if name is None else {"name": name},
+            state=given.state,
+            run_config=given.run_config,
+        )
+
+    def get_properties(self, ins: GetPropertiesIns) -> GetPropertiesRes:
+        """Answer the pre-round; any other question is for the app's client."""
+        unpacked = unpack_properties(ins.config)
+        if unpacked is None:
+            return self._client.get_properties(ins)
+        marker, arrays, config = unpacked
+        message = self._message(
+            MessageType.EVALUATE if marker.get("kind") == LOSS else MessageType.TRAIN,
+            marker,
+            config,
+            arrays,
+        )
+        try:
+            content = self._mod(message, self._context, self._call).content
+        # With start_client, an exception would end the client. The server is told what happened.
+        except Exception as error:
+            log(ERROR, "The pre-round failed.", exc_info=error)
+            reason = f"{type(error).__name__}: {error}"
+            return GetPropertiesRes(Status(Code.GET_PROPERTIES_NOT_IMPLEMENTED, reason), {})
+        summary = content.array_records.get(SUMMARY, ArrayRecord())
+        answer = pack_properties(
+            content.config_records.get(MARKER, {}),
+            {name: array.data for name, array in summary.items()},
+            {},
+        )
+        return GetPropertiesRes(Status(Code.OK, ""), answer)
+
+    def fit(self, ins: FitIns) -> FitRes:
+        """Return the update that was kept in this round's pre-round, or train."""
+        unpacked = unpack_properties(ins.config)
+        if unpacked is None:
+            return self._client.fit(ins)
+        marker, _, config = unpacked
+        arrays = {str(place): data for place, data in enumerate(ins.parameters.tensors)}
+        message = self._message(MessageType.TRAIN, marker, config, arrays)
+        try:
+            content = self._mod(message, self._context, self._call).content
+        except _FailedError as failure:
+            return FitRes(failure.status, Parameters([], _NUMPY), 0, {})
+        return FitRes(
+            Status(Code.OK, ""),
+            _parameters(content.array_records["arrays"]),
+            int(str(content.metric_records["metrics"][NUM_EXAMPLES])),
+            _scalars(content.config_records[_METRICS]),
+        )
+
+    def get_parameters(self, ins: GetParametersIns) -> GetParametersRes:
+        """Have the app's client answer."""
+        return self._client.get_parameters(ins)
+
+    def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
+        """Have the app's client evaluate."""
+        return self._client.evaluate(ins)
+
+    def _message(
+        self,
+        message_type: str,
+        marker: Mapping[str, Any],
+        config: Mapping[str, Any],
+        arrays: Mapping[str, bytes],
+    ) -> Message:
+        """Return a request as the message that a client of a message strategy would get."""
+        content = RecordDict(
+            {
+                "arrays": ArrayRecord({name: _array(data) for name, data in arrays.items()}),
+                "config": ConfigRecord({**config}),
+                MARKER: ConfigRecord({**marker}),
+            }
+        )
+        metadata = Metadata(
+            run_id=self._context.run_id,
+            message_id="",
+            src_node_id=0,
+            dst_node_id=self._context.node_id,
+            reply_to_message_id="",
+            group_id="",
+            created_at=time.time(),
+            ttl=_TTL,
+            message_type=message_type,
+        )
+        # There is no task whose message it could be, which only Flower's own keyword can say.
+        return Message(content=content, metadata=metadata)  # type: ignore[call-overload, no-any-return]
+
+    def _call(self, message: Message, context: Context) -> Message:
+        """Have the app's client train or evaluate, as the app of a message strategy would."""
+        parameters = _parameters(message.content.array_records["arrays"])
+        config = _scalars(message.content.config_records["config"])
+        if message.metadata.message_type == MessageType.EVALUATE:
+            evaluated = self._client.evaluate(EvaluateIns(parameters, config))
+            _check(evaluated.status)
+            metrics = MetricRecord({LOSS: evaluated.loss, NUM_EXAMPLES: evaluated.num_examples})
+            return Message(RecordDict({"metrics": metrics}), reply_to=message)
+        trained = self._client.fit(FitIns(parameters, config))
+        _check(trained.status)
+        names, tensors = list(message.content.array_records["arrays"]), trained.parameters.tensors
+        if len(tensors) != len(names):
+            raise ValueError(
+                f"fit() returned {len(tensors)} arrays, but the model has {len(names)}"
+            )
+        content = RecordDict(
+            {
+                "arrays": ArrayRecord(
+                    {name: _array(data) for name, data in zip(names, tensors, strict=True)}
+                ),
+                "metrics": MetricRecord({NUM_EXAMPLES: trained.num_examples}),
+                _METRICS: ConfigRecord({**trained.metrics}),
+            }
+        )
+        return Message(content, reply_to=message)
+
+
+class _FailedError(RuntimeError):
+    """The app's client answered with a status that is not OK."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(f"the client answered with status {status.code.name}: {status.message}")
+        self.status = status
+
+
+def _check(status: Status) -> None:
+    if status.code != Code.OK:
+        raise _FailedError(status)
+
+
+def _array(data: bytes) -> Array:
+    values = bytes_to_ndarray(data)
+    return Array(dtype=str(values.dtype), shape=values.shape, stype=_NUMPY, data=data)
+
+
+def _parameters(arrays: ArrayRecord) -> Parameters:
+    return Parameters([array.data for array in arrays.values()], _NUMPY)
+
+
+def _scalars(record: ConfigRecord) -> dict[str, Any]:
+    return {**record}
