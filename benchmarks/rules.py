@@ -38,6 +38,9 @@ from pncs_flower.strategies import (
     UniformSelection,
 )
 
+# What may differ between a start and the next that goes on with its file.
+_NOT_SETTINGS = ("output", "rules", "seeds", "workers", "quick")
+
 LAST = 5  # the final accuracy is the mean over this many last rounds
 
 Maker = Callable[..., SelectionStrategy]
@@ -129,6 +132,19 @@ def run_cell(cell: tuple[str, int], options: argparse.Namespace) -> dict[str, ob
     }
 
 
+def finished(output: Path | None, settings: dict[str, object]) -> list[dict]:
+    """Return the cells that an earlier start with the same settings has finished."""
+    if output is None or not output.exists():
+        return []
+    earlier = json.loads(output.read_text(encoding="utf-8"))
+    if earlier["settings"] != settings:
+        changed = {k for k, v in settings.items() if earlier["settings"].get(k) != v}
+        raise SystemExit(
+            f"{output} was made with other settings ({', '.join(sorted(changed))}): name another"
+        )
+    return list(earlier["results"])
+
+
 def table(results: list[dict], options: argparse.Namespace) -> str:
     """Return the results as Markdown: means, standard errors and paired differences."""
     early = max(1, options.rounds // 8)
@@ -185,7 +201,11 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
-    parser.add_argument("--output", type=Path, help="JSON with every accuracy")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="JSON with every accuracy; cells that it holds are not run again",
+    )
     parser.add_argument("--quick", action="store_true", help="digits, 20 clients, 5 rounds")
     options = parser.parse_args()
     if options.quick:
@@ -196,17 +216,21 @@ def main() -> None:
     if unknown:
         known = ", ".join(rules(options.clients, options.selected, options.sketch))
         parser.error(f"unknown rule {', '.join(unknown)}: there are {known}")
+    settings = {k: v for k, v in vars(options).items() if k not in _NOT_SETTINGS}
+    results = finished(options.output, settings)
+    done = {(result["rule"], result["seed"]) for result in results}
     cells = [(rule, seed) for seed in range(options.seeds) for rule in names]
-    results = []
+    cells = [cell for cell in cells if cell not in done]
     with ProcessPoolExecutor(options.workers) as pool:
         for result in pool.map(partial(run_cell, options=options), cells):
             results.append(result)
             mean = np.mean(result["accuracies"][-LAST:])
             print(f"seed {result['seed']} {result['rule']}: {mean:.4f}", flush=True)
             if options.output:
-                settings = {k: v for k, v in vars(options).items() if k != "output"}
                 text = json.dumps({"settings": settings, "results": results})
-                options.output.write_text(text, encoding="utf-8")
+                partial_file = options.output.with_suffix(".partial")
+                partial_file.write_text(text, encoding="utf-8")
+                partial_file.replace(options.output)
     print(
         f"\n{platform.processor() or platform.machine()}, {os.cpu_count()} cores; seeds 0 to "
         f"{options.seeds - 1}\n\n{table(results, options)}"

@@ -146,4 +146,5 @@ def _run(
             f"the examples cannot be divided among {num_clients} clients so that each has one: "
             f"have fewer clients, or a larger dirichlet-alpha ({error})"
         ) from error
-    return [np.array(part["example"], dtype=np.int64) for part in parts]
+    # As NumPy from the start: a column read value by value takes a minute for a million examples.
+    return [np.asarray(part.with_format("numpy")["example"][:], np.int64) for part in parts]
