@@ -12,7 +12,15 @@ from pncs_flower.protocol import MARKER, Phase
 
 from .errors import DeadWorkerError
 
-__all__ = ["Replies", "bare_message", "content_bytes", "exchange", "marked_message", "sort_replies"]
+__all__ = [
+    "Replies",
+    "bare_message",
+    "content_bytes",
+    "exchange",
+    "expire",
+    "marked_message",
+    "sort_replies",
+]
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _LONGEST_REASON = 400
@@ -62,6 +70,16 @@ def bare_message(
     """Make a message of the template's type with the library's marker and nothing else."""
     bare = Message(RecordDict(), node_id, template.metadata.message_type)
     return marked_message(node_id, phase, values, bare)
+
+
+def expire(messages: Iterable[Message], seconds: float) -> None:
+    """Let messages expire when nobody waits for their replies any more.
+
+    Flower's messages live for 12 hours, so that a client which was busy for too long would work
+    through those of past rounds before it comes to the one that counts.
+    """
+    for message in messages:
+        message.metadata.ttl = min(message.metadata.ttl, seconds)
 
 
 def content_bytes(content: RecordDict) -> int:

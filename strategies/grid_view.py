@@ -1,4 +1,4 @@
-"""A grid that shows a wrapped strategy only some of the nodes."""
+"""Grids around a grid: one that changes nothing, and one that shows only some of the nodes."""
 
 import time
 from collections.abc import Iterable
@@ -9,45 +9,27 @@ from flwr.supercore.run import Run
 
 from .errors import TooFewClientsError
 
-__all__ = ["GridView"]
+__all__ = ["GridView", "GridWrapper"]
 
 # A view never grows, so a strategy that keeps looking at it waits in vain.
 _PATIENCE = 3.0
 
 
-class GridView(Grid):
-    """A grid whose nodes are a fixed list; all else is the real grid's.
+class GridWrapper(Grid):
+    """A grid that hands everything on to another one, for others to build on.
 
     Parameters
     ----------
     grid : Grid
         The real grid.
-    node_ids : iterable of int
-        The nodes to show.
-
-    Raises
-    ------
-    TooFewClientsError
-        From `get_node_ids`, if a strategy has looked at the list for over 3 seconds: it waits for
-        more nodes, and there will be none.
     """
 
-    def __init__(self, grid: Grid, node_ids: Iterable[int]) -> None:
+    def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        self._node_ids = list(node_ids)
-        self._first_look: float | None = None
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the nodes of this view."""
-        now = time.monotonic()
-        if self._first_look is None:
-            self._first_look = now
-        if now - self._first_look > _PATIENCE:
-            raise TooFewClientsError(
-                f"the base strategy waits for more than the {len(self._node_ids)} clients that it "
-                "is given: lower its min_train_nodes, min_evaluate_nodes and min_available_nodes"
-            )
-        return list(self._node_ids)
+        """Return the nodes of the real grid."""
+        return self._grid.get_node_ids()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Push messages on the real grid."""
@@ -82,3 +64,38 @@ class GridView(Grid):
     ) -> Message:
         """Create a message on the real grid."""
         return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
+
+
+class GridView(GridWrapper):
+    """A grid whose nodes are a fixed list; all else is the real grid's.
+
+    Parameters
+    ----------
+    grid : Grid
+        The real grid.
+    node_ids : iterable of int
+        The nodes to show.
+
+    Raises
+    ------
+    TooFewClientsError
+        From `get_node_ids`, if a strategy has looked at the list for over 3 seconds: it waits for
+        more nodes, and there will be none.
+    """
+
+    def __init__(self, grid: Grid, node_ids: Iterable[int]) -> None:
+        super().__init__(grid)
+        self._node_ids = list(node_ids)
+        self._first_look: float | None = None
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the nodes of this view."""
+        now = time.monotonic()
+        if self._first_look is None:
+            self._first_look = now
+        if now - self._first_look > _PATIENCE:
+            raise TooFewClientsError(
+                f"the base strategy waits for more than the {len(self._node_ids)} clients that it "
+                "is given: lower its min_train_nodes, min_evaluate_nodes and min_available_nodes"
+            )
+        return list(self._node_ids)

@@ -19,10 +19,11 @@ from .ahead import Ahead, guess_next_content
 from .base import check_base, check_evaluation, same_for_all
 from .by_layer import share_layers
 from .errors import EmptyRoundsError, NoSummariesError, SelectionError
-from .exchange import bare_message, content_bytes, marked_message
+from .exchange import bare_message, content_bytes, expire, marked_message
 from .grid_view import GridView
 from .history import RoundRecord, append_json_line, write_json_lines
 from .options import CheckedOptions, SelectionOptions
+from .polling import polled
 from .pre_round import PreRound
 from .resumption import EvaluateFunction, Resumption
 from .roster import Roster
@@ -123,7 +124,9 @@ class SelectionStrategy(Strategy):
                 "another run, or give it checkpoint= to go on with a run that was stopped"
             )
         self._num_rounds, self._timeout = num_rounds, timeout
-        loop = partial(super().start, grid, timeout=timeout, evaluate_config=evaluate_config)
+        loop = partial(
+            super().start, polled(grid), timeout=timeout, evaluate_config=evaluate_config
+        )
         if self._resumption is None:
             return loop(
                 initial_arrays, num_rounds, train_config=train_config, evaluate_fn=evaluate_fn
@@ -149,6 +152,7 @@ class SelectionStrategy(Strategy):
             If the rule asks for a layer that the model does not have.
         """
         server_round += self._offset
+        grid = polled(grid)  # again, for a wrapper around this strategy has a loop of its own
         if self._resumption is not None:
             self._resumption.save(self, server_round - 1, arrays)
         # First of all, so that an unknown layer is an error before anybody trains.
@@ -244,6 +248,8 @@ class SelectionStrategy(Strategy):
             delivery, record.chosen_by_layer, checks.weights, checks.weighted_by
         )
         arrays, metrics = self.base.aggregate_train(server_round, delivery.messages)
+        if arrays is not None:
+            arrays = checks.keep_whole_numbers(arrays)
         if arrays is not None and not _is_finite(arrays):
             record.notes.append("the aggregated model is not finite, so it is not used")
             arrays = None
@@ -379,8 +385,13 @@ class SelectionStrategy(Strategy):
             self.base, arrays, self.options.max_weight, self.options.clip_norm, self._layout
         )
         record.bytes_down["training"] = sum(content_bytes(m.content) for m in sent.values())
+        self._expire(sent.values())
         self._training_start = time.monotonic()
         return list(sent.values())
+
+    def _expire(self, messages: Iterable[Message]) -> None:
+        if self._num_rounds is not None:  # else a wrapper's loop knows the timeout, not this one's
+            expire(messages, self._timeout)
 
     def _send_again(self, received: list[Message], record: RoundRecord) -> list[Message]:
         """Send the whole message to clients that no longer have the update they had computed."""
@@ -422,6 +433,7 @@ class SelectionStrategy(Strategy):
         view = GridView(grid, self._clients.values())
         number = server_round + self._offset
         self._evaluations = list(self.base.configure_evaluate(number, arrays, config, view))
+        self._expire(self._evaluations)
         self._ahead = self._ask_ahead(number + 1, arrays)
         return [*self._evaluations, *(self._ahead.messages if self._ahead else ())]
 

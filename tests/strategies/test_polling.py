@@ -1,0 +1,116 @@
+"""Replies are looked for often, never longer than the timeout, and only on Flower's own grid."""
+
+import time
+
+import pytest
+from apps import numpy_app
+from flwr.app import Message, MessageType, RecordDict
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+from flwr.superlink.grid.http_grid import HttpGrid
+
+from pncs_flower.clients import summary_mod
+from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.strategies import PNCS, RoundRobin
+from pncs_flower.strategies.polling import PollingGrid, polled
+
+
+class Slow(InProcessGrid):
+    """Replies of client i are there (i + 1) times `delay` seconds after the push."""
+
+    delay = 0.1
+    refused: int | None = None  # place of a message that is not accepted
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        ids = super().push_messages(messages)
+        now = time.monotonic()
+        self._due = {
+            i: now + self.delay * (message.metadata.dst_node_id - 999)
+            for i, message in zip(ids, messages, strict=True)
+        }
+        return [None if place == self.refused else id for place, id in enumerate(ids)]
+
+    def pull_messages(self, message_ids):
+        now = time.monotonic()
+        return super().pull_messages([i for i in message_ids if self._due[i] <= now])
+
+
+def messages(grid):
+    return [Message(RecordDict(), node, MessageType.TRAIN) for node in grid.get_node_ids()]
+
+
+def timed(grid, timeout):
+    start = time.monotonic()
+    replies = PollingGrid(grid).send_and_receive(messages(grid), timeout=timeout)
+    return len(replies), time.monotonic() - start
+
+
+def test_all_replies_are_there_soon_after_the_last():
+    count, seconds = timed(Slow(numpy_app.make_app(), 4), timeout=None)
+    assert count == 4
+    assert 0.4 <= seconds < 1.4  # Flower's own grid would have taken 3 seconds
+
+
+def test_time_limit_is_kept_and_what_came_by_then_is_returned():
+    grid = Slow(numpy_app.make_app(), 2)
+    grid.delay = 0.35
+    count, seconds = timed(grid, timeout=0.5)
+    assert count == 1
+    assert 0.5 <= seconds < 1.5
+
+
+def test_message_that_was_not_accepted_is_not_waited_for():
+    grid = Slow(numpy_app.make_app(), 2)
+    grid.refused = 1
+    count, seconds = timed(grid, timeout=30)
+    assert count == 1
+    assert seconds < 10
+
+
+def test_pauses_grow_with_the_time_waited_up_to_those_of_flower(monkeypatch):
+    grid = Slow(numpy_app.make_app(), 1)
+    grid.delay, pauses, clock = 200, [], [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert len(PollingGrid(grid).send_and_receive(messages(grid))) == 1
+    assert pauses[0] == 0.2
+    assert max(pauses) == 3
+    assert 200 <= clock[0] <= 200 * 1.05
+
+
+def test_flowers_grid_of_a_deployment_is_wrapped_and_no_other():
+    assert isinstance(polled(HttpGrid(token="t", insecure=True)), PollingGrid)
+    grid = InProcessGrid(numpy_app.make_app(), 1)
+    assert polled(grid) is grid
+    wrapped = PollingGrid(grid)
+    assert polled(wrapped) is wrapped
+
+
+class Watching(InProcessGrid):
+    """Notes how long the messages live."""
+
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        self.lives = {*getattr(self, "lives", ()), *(m.metadata.ttl for m in messages)}
+        return super().send_and_receive(messages, timeout=timeout)
+
+
+@pytest.mark.parametrize("kind", [PNCS, RoundRobin])
+def test_messages_expire_with_the_timeout(kind):
+    strategy = kind(FedAvg(), seed=1, wait_timeout=40, summary_timeout=40)
+    grid = Watching(numpy_app.make_app(summary_mod), 4)
+    strategy.start(grid, numpy_app.initial_arrays(), num_rounds=2, timeout=50)
+    assert grid.lives == {40, 50}
+
+
+def test_timeout_of_a_wrappers_loop_is_not_cut_short():
+    inner = RoundRobin(FedAvg(), seed=1, wait_timeout=40)
+    outer = DifferentialPrivacyServerSideFixedClipping(inner, 0.1, 1.0, num_sampled_clients=2)
+    grid = Watching(numpy_app.make_app(summary_mod), 4)
+    outer.start(grid, numpy_app.initial_arrays(), num_rounds=1, timeout=5000)
+    assert grid.lives == {40, 43200}
