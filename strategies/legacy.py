@@ -133,8 +133,8 @@ class LegacySelection(Strategy):
         """
         replies = self._replies(results, failures)
         arrays, _ = self._selection.aggregate_train(server_round, replies)
-        parameters, metrics = self._base.aggregated
-        return (None if arrays is None else parameters), metrics
+        _, metrics = self._base.aggregated
+        return (None if arrays is None else self._base.to_parameters(arrays)), metrics
 
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager

@@ -116,6 +116,10 @@ class LegacyBase(Strategy):
             raise ValueError(f"array_names are {len(self._names)}, but the model has {number}")
         return self._named(parameters.tensors)
 
+    def to_parameters(self, arrays: ArrayRecord) -> Parameters:
+        """Return a model without the names of its arrays."""
+        return Parameters([array.data for array in arrays.values()], _NUMPY)
+
     def instruction(self, node_id: int) -> Any:
         """Return what the strategy wants sent to a node.
 
@@ -186,10 +190,8 @@ class LegacyBase(Strategy):
     def _result(self, node_id: int, content: RecordDict) -> tuple[ClientProxy, FitRes]:
         """Return a client's result with the arrays of its reply, which may have been clipped."""
         proxy, outcome = self.outcomes[node_id]
-        tensors = [array.data for array in content.array_records["arrays"].values()]
-        return proxy, FitRes(
-            outcome.status, Parameters(tensors, _NUMPY), outcome.num_examples, outcome.metrics
-        )
+        parameters = self.to_parameters(content.array_records["arrays"])
+        return proxy, FitRes(outcome.status, parameters, outcome.num_examples, outcome.metrics)
 
     def _messages(
         self,

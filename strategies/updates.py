@@ -142,6 +142,21 @@ class UpdateChecks:
                 record.notes.append(f"the update of client {client} was clipped")
         return delivery
 
+    def keep_whole_numbers(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Return an aggregated model whose arrays of whole numbers are such again.
+
+        A mean makes floating point of them, such as of the batches that a normalisation layer has
+        counted. Clients would go on to send whole numbers, and so be of another model.
+        """
+        kept = dict(arrays)
+        for name, before in self.weights.items():
+            if name not in arrays or np.dtype(before.dtype).kind not in "iu":
+                continue
+            values = arrays[name].numpy()
+            if values.dtype.kind == "f" and np.isfinite(values).all():
+                kept[name] = Array(np.asarray(np.rint(values), dtype=before.dtype))
+        return ArrayRecord(kept)
+
     def _reject_odd(self, sound: dict[str, RecordDict], record: RoundRecord) -> None:
         """Reject replies with other names than most, as a base strategy refuses to mix them.
 
