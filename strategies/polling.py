@@ -33,9 +33,9 @@ def polled(grid: Grid) -> Grid:
 class PollingGrid(GridWrapper):
     """A grid that looks for replies every 0.2 seconds at first, and less often as time goes on.
 
-    The pause is a twentieth of the time waited, and at most Flower's 3 seconds. So an exchange takes
-    at most 5% longer than it must, and a client that trains for an hour costs no more requests than
-    it would otherwise.
+    The pause is a twentieth of the time waited, and at most Flower's 3 seconds. So an exchange
+    takes at most 5% or 0.2 seconds longer than it must, and a client that trains for an hour costs
+    no more requests than it would otherwise.
 
     Parameters
     ----------
