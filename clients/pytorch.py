@@ -1,6 +1,6 @@
 """The reference PyTorch client: local SGD or a full-batch gradient, seeded by round and client."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -97,28 +97,34 @@ def local_sgd(
     float
         Mean loss over all steps, each at the weights before it.
     """
-    inputs, targets = examples
-    size = len(inputs)
+    size, device = len(examples[0]), examples[0].device
     batch_size = training.batch_size or size
     optimizer = torch.optim.SGD(model.parameters(), lr=training.lr, momentum=training.momentum)
     order = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
     model.train()
-    total = torch.zeros((), device=inputs.device)
+    total = torch.zeros((), device=device)
     for _ in range(training.local_epochs):
-        # One batch has one order, that of the data: so its sums are those of the gradient, and
-        # nothing is copied.
-        batches: Iterable[Examples] = [examples]
-        if batch_size < size:
-            indices = torch.randperm(size, generator=order).to(inputs.device)
-            batches = ((inputs[chosen], targets[chosen]) for chosen in indices.split(batch_size))
-        for batch, answers in batches:
+        for batch, answers in _batches(examples, batch_size, order):
             optimizer.zero_grad()
-            loss = loss_function(model(batch), answers)
-            loss.backward()
+            # In pieces, as in full_batch_gradient: a step on all examples is that gradient to the
+            # bit, and no larger a piece than that is in memory or read twice.
+            for chunk, wanted in zip(batch.split(_CHUNK), answers.split(_CHUNK), strict=True):
+                loss = loss_function(model(chunk), wanted)
+                (loss * (len(chunk) / len(batch))).backward()
+                total += loss.detach() * len(chunk)
             optimizer.step()
-            total += loss.detach() * len(batch)
     return float(total) / (size * training.local_epochs)
+
+
+def _batches(examples: Examples, size: int, order: torch.Generator) -> Iterator[Examples]:
+    inputs, targets = examples
+    if size >= len(inputs):
+        yield examples
+        return
+    indices = torch.randperm(len(inputs), generator=order).to(inputs.device)
+    for chosen in indices.split(size):
+        yield inputs[chosen], targets[chosen]
 
 
 def full_batch_gradient(

@@ -40,6 +40,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "partition": ("shards", "dirichlet", "iid"),
     "model": ("linear", "mlp", "cnn", "vgg16"),
     "normalization": ("imagenet1k-v1", "imagenet1k-features"),
+    "features": ("standardized", "raw"),
     "device": ("auto", "cpu", "cuda"),
 }
 """What the settings that are names may be; a strategy also an import path, ``module:Rule``."""
@@ -85,6 +86,7 @@ class Config:
     weights: str
     normalization: str
     trainable_layers: str
+    features: str
     cache_dir: str
     device: str
     output_dir: str

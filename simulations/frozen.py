@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,26 @@ class FrozenData:
                 f"the cached features in {folder} are damaged ({error}): delete that folder, and "
                 "they are computed again"
             ) from None
+
+    @cached_property
+    def moments(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Mean and standard deviation of each feature over the training examples.
+
+        The deviation of a feature that is always the same is given as 1.
+        """
+        features = self.features[0]
+        total = np.zeros(features.shape[1:])
+        squares = np.zeros(features.shape[1:])
+        for start in range(0, len(features), _CHUNK):
+            chunk = features[start : start + _CHUNK].astype(np.float64)
+            total += chunk.sum(axis=0)
+            squares += (chunk * chunk).sum(axis=0)
+        mean = total / len(features)
+        deviation = np.sqrt(np.maximum(squares / len(features) - mean * mean, 0))
+        # What is left of a constant by rounding is no deviation.
+        deviation[deviation <= 1e-6 * np.abs(mean)] = 1
+        deviation[deviation == 0] = 1
+        return mean.astype(np.float32), deviation.astype(np.float32)
 
 
 def load_frozen(config: Config) -> FrozenData:

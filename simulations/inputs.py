@@ -39,6 +39,8 @@ class Inputs:
         What figures say of the data.
     notes : tuple of str
         What a reader of the results must know of the features.
+    moments : tuple of np.ndarray, optional
+        Mean and deviation by which features are standardized, each of an example's shape.
     places : np.ndarray, optional
         Where in ``train`` the training example of each label is, if not all of it is used.
     """
@@ -51,6 +53,7 @@ class Inputs:
     max_value: int | None
     title: str
     notes: tuple[str, ...] = ()
+    moments: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
     places: NDArray[np.int64] | None = None
 
     def with_validation(self) -> "Inputs":
@@ -79,7 +82,12 @@ class Inputs:
 
     def _tensor(self, values: NDArray[Any]) -> Tensor:
         if self.max_value is None:
-            return torch.from_numpy(np.array(values))
+            # Chosen examples are a copy already; the file itself must not be written to.
+            features = torch.from_numpy(values if values.flags.writeable else np.array(values))
+            if self.moments is not None:
+                mean, deviation = (torch.from_numpy(moment) for moment in self.moments)
+                features.sub_(mean).div_(deviation)
+            return features
         return torch.from_numpy(as_float(values, self.max_value))
 
 
@@ -109,8 +117,17 @@ def _load_all(config: Config) -> Inputs:
             data.title,
         )
     frozen = load_frozen(config)
-    drawn = ", ".join(frozen.about["drawn"])
-    notes = (f"frozen, but not in the file of weights and so drawn at random: {drawn}",)
+    notes = []
+    if frozen.about["drawn"]:
+        drawn = ", ".join(frozen.about["drawn"])
+        notes.append(f"frozen, but not in the file of weights and so drawn at random: {drawn}")
+    moments = None
+    if config.features == "standardized" and _starts_at_random(config):
+        moments = frozen.moments
+        notes.append(
+            f"the inputs of {config.trainable_layer_names[0]} are standardized by mean and "
+            "deviation over all training examples"
+        )
     return Inputs(
         frozen.features[0],
         frozen.labels[0],
@@ -119,8 +136,15 @@ def _load_all(config: Config) -> Inputs:
         frozen.about["num_classes"],
         None,
         frozen.about["title"],
-        notes if drawn else (),
+        tuple(notes),
+        moments,
     )
+
+
+def _starts_at_random(config: Config) -> bool:
+    """Return whether the first trained layer has no weights that expect its inputs as they are."""
+    layers = config.trainable_layer_names
+    return len(layers) == 1 or f"{layers[0]}.weight" not in read_weights(config.weights)
 
 
 def initial_model(config: Config, inputs: Inputs) -> nn.Module:

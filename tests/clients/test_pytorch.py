@@ -85,6 +85,17 @@ def test_one_full_batch_step_moves_by_learning_rate_times_gradient():
         np.testing.assert_allclose(before[name] - after, 0.1 * gradient[name].numpy(), atol=1e-6)
 
 
+def test_a_step_on_many_examples_is_their_gradient_to_the_bit():
+    random = torch.Generator().manual_seed(1)
+    many = torch.randn(2500, 6, generator=random), torch.randint(0, 3, (2500,), generator=random)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Dropout(), torch.nn.Linear(5, 3))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    gradient = full_batch_gradient(model, many, seed=3)
+    local_sgd(model, many, LocalTraining(lr=0.1, batch_size=0), seed=3)
+    for name, after in model.state_dict().items():
+        assert torch.equal(after, before[name].add(gradient[name], alpha=-0.1)), name
+
+
 def test_training_depends_on_the_seed_alone():
     def train(seed: int) -> dict[str, np.ndarray]:
         model = seeded_model()

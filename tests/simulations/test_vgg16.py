@@ -1,6 +1,7 @@
 """VGG16 with frozen layers: the two halves make the whole, and the cache gives what they gave."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
 from pncs_flower.simulations.frozen import load_frozen
 from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.simulations.inputs import initial_model, load_inputs
+from pncs_flower.simulations.inputs import _starts_at_random, initial_model, load_inputs
 from pncs_flower.simulations.training import train
 from pncs_flower.simulations.vgg16 import (
     build_last_layers,
@@ -98,7 +99,7 @@ def wide(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Config:
 
 
 def test_the_features_are_those_of_torchvisions_network(make: Make, folder: Path) -> None:
-    inputs = load_inputs(make())
+    inputs = load_inputs(make(features="raw"))
     network = small_network().features.eval()
     pixels = np.asarray(Image.open(folder / "test" / "3" / "0.png"), dtype=np.float64) / 255
     mean, deviation = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -106,6 +107,28 @@ def test_the_features_are_those_of_torchvisions_network(make: Make, folder: Path
     with torch.no_grad():
         expected = network.double()(image).numpy()[0]
     np.testing.assert_allclose(inputs.test[3], expected, rtol=1e-4, atol=1e-5 * expected.max())
+
+
+def test_features_are_standardized_by_the_training_examples(make: Make) -> None:
+    inputs, raw = load_inputs(make()), load_inputs(make(features="raw"))
+    features = raw.train.astype(np.float64)
+    mean, deviation = features.mean(axis=0), features.std(axis=0)
+    deviation[deviation == 0] = 1
+    for ready, given in (
+        (inputs.train_tensors(np.arange(len(raw.train)))[0], features),
+        (inputs.test_tensors()[0], raw.test.astype(np.float64)),
+    ):
+        np.testing.assert_allclose(ready.numpy(), (given - mean) / deviation, rtol=1e-3, atol=1e-3)
+    assert "standardized" in inputs.notes[-1]
+
+
+def test_pre_trained_layers_get_the_features_that_they_know(make: Make, tmp_path: Path) -> None:
+    torch.save({"classifier.3.weight": torch.zeros(4096, 4096)}, tmp_path / "all.pth")
+    both = "classifier.3,classifier.6"
+    config = make(weights=str(tmp_path / "all.pth"), trainable_layers=both)
+    assert not _starts_at_random(config)
+    assert _starts_at_random(replace(config, trainable_layers="classifier.6"))
+    assert _starts_at_random(make(trainable_layers=both))
 
 
 def test_frozen_and_trained_layers_make_the_whole_network() -> None:
