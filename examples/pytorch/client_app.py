@@ -1,0 +1,39 @@
+"""The clients: a Flower app in PyTorch, with one line added."""
+
+import task
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from pncs_flower.clients import summary_mod
+
+app = ClientApp(mods=[summary_mod])  # was: ClientApp()
+
+
+@app.train()
+def train(msg: Message, context: Context) -> Message:
+    """Train the model on this client's digits."""
+    model = task.Net()
+    model.load_state_dict(msg.content.array_records["arrays"].to_torch_state_dict())
+    examples = _examples(context)
+    loss = task.train(model, examples, float(context.run_config["lr"]))
+    metrics = MetricRecord({"train_loss": loss, "num-examples": len(examples[0])})
+    content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
+    return Message(content, reply_to=msg)
+
+
+@app.evaluate()
+def evaluate(msg: Message, context: Context) -> Message:
+    """Say how well the model does on this client's digits."""
+    model = task.Net()
+    model.load_state_dict(msg.content.array_records["arrays"].to_torch_state_dict())
+    examples = _examples(context)
+    loss, accuracy = task.evaluate(model, examples)
+    metrics = MetricRecord(
+        {"eval_loss": loss, "eval_acc": accuracy, "num-examples": len(examples[0])}
+    )
+    return Message(RecordDict({"metrics": metrics}), reply_to=msg)
+
+
+def _examples(context: Context) -> task.Examples:
+    place = context.node_config
+    return task.load_data(int(place["partition-id"]), int(place["num-partitions"]))
