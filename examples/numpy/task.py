@@ -28,7 +28,7 @@ def train(weights: Vector, inputs: Vector, targets: Vector, lr: float, steps: in
     """Return the weights after some steps of gradient descent on half the mean squared error."""
     for _ in range(steps):
         errors = inputs @ weights - targets
-        weights = weights - np.float32(lr / len(targets)) * (errors @ inputs)
+        weights = (weights - lr * (errors @ inputs) / len(targets)).astype(np.float32)
     return weights
 
 
