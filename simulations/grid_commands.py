@@ -58,7 +58,8 @@ def grid(
 
 def reproduce(
     name: Annotated[
-        str, typer.Argument(help="table2, figure-select4, figure-fashion, figure-queue or all.")
+        str,
+        typer.Argument(help="Such as table2 or figure-queue; or all. [dim]See experiments/.[/dim]"),
     ],
     quick: Annotated[
         bool, typer.Option(help="Minutes in place of hours: digits, small models, 3 seeds.")
