@@ -1,0 +1,62 @@
+"""A SuperLink with SuperNodes gives the choices and the bits of a single process."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apps import deployed
+from deployment.conftest import NUM_NODES, Deployed, outcome
+
+from pncs_flower.simulations.in_process import InProcessGrid
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+RUNS: dict[str, dict[str, Any]] = {
+    "pncs": {"rule": "PNCS", "queue_length": 2},
+    "pncs-own": {"rule": "PNCS", "queue_length": 2, "ride_along": False},
+    "memory": {"rule": "GradientMemory", "sketch": "count:16"},
+    "power-of-choice": {"rule": "PowerOfChoice", "candidates": 3},
+    "round-robin": {"rule": "RoundRobin"},
+}
+ROUNDS = {"pncs": 3, "pncs-own": 3}
+
+
+def settings(name: str) -> dict[str, Any]:
+    options = dict(RUNS[name])
+    return {
+        "rule": options.pop("rule"),
+        "rounds": ROUNDS.get(name, 2),
+        "options": json.dumps({"seed": 5, **options}),
+        # Where clients evaluate, summaries ride along with real evaluations.
+        "evaluate": 1.0 if name == "pncs" else 0.0,
+    }
+
+
+@pytest.fixture(scope="module")
+def results(shared: Deployed) -> dict[str, Path]:
+    """All runs at once: mostly, they wait."""
+    submitted = {name: shared.submit(name, **settings(name)) for name in RUNS}
+    for name, (run, _) in submitted.items():
+        status, details = shared.federation.wait(run, timeout=1500)
+        assert status == "finished:completed", f"{name}: {details}\n{run.log.read_text()}"
+    return {name: output for name, (_, output) in submitted.items()}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_choices_metrics_and_weights_are_those_of_one_process(
+    name: str, results: dict[str, Path], tmp_path: Path
+) -> None:
+    grid = InProcessGrid(deployed.make_client_app(), NUM_NODES)
+    deployed.run(grid, {**deployed.SETTINGS, **settings(name), "output": str(tmp_path)})
+    assert outcome(results[name]) == outcome(tmp_path)
+
+
+def test_summaries_that_ride_along_give_the_same_choices_and_the_history_says_so(
+    results: dict[str, Path],
+) -> None:
+    ahead, own = outcome(results["pncs"]), outcome(results["pncs-own"])
+    assert ahead["weights"] == own["weights"]
+    assert [r["chosen"] for r in ahead["history"]] == [r["chosen"] for r in own["history"]]
+    assert [r["pre_round"] for r in ahead["history"]] == ["own", "ahead", "ahead"]
+    assert [r["pre_round"] for r in own["history"]] == ["own", "own", "own"]
