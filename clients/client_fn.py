@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-__all__ = ["call_app"]
+__all__ = ["App", "call_app"]
 
 App = Callable[[Message, Context], Message]
+"""What a mod calls to hand a message on: the mods behind it, and at last the app."""
 
 _STATE = "pncs-client-fn"
 # What the older kind of app calls an instruction and its result, by message type.

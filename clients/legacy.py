@@ -35,8 +35,8 @@ from flwr.common import (
     Parameters,
     Status,
     bytes_to_ndarray,
+    log,
 )
-from flwr.supercore import log
 
 from pncs_flower.properties import pack_properties, unpack_properties
 from pncs_flower.protocol import LOSS, MARKER, NUM_EXAMPLES, SUMMARY

@@ -5,8 +5,7 @@ from logging import INFO
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from flwr.clientapp.typing import ClientAppCallable
-from flwr.supercore import log
+from flwr.common import log
 
 from pncs_flower.layers import choose_layers
 from pncs_flower.protocol import (
@@ -24,7 +23,7 @@ from pncs_flower.protocol import (
 )
 from pncs_flower.sketches import parse_sketch
 
-from .client_fn import call_app
+from .client_fn import App, call_app
 from .identity import client_key
 from .kept import drop_kept, keep, take_kept
 from .privacy import SketchNoise
@@ -78,7 +77,7 @@ class SummaryMod:
         self._noise = noise
         self._noise_told = False
 
-    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    def __call__(self, message: Message, context: Context, call_next: App) -> Message:
         """Answer a message of the library; hand on any other to the app."""
         marker = message.content.config_records.get(MARKER)
         if marker is None:
@@ -113,7 +112,7 @@ class SummaryMod:
         self,
         message: Message,
         context: Context,
-        call_next: ClientAppCallable,
+        call_next: App,
         marker: ConfigRecord,
         ticket: str,
     ) -> Message:
@@ -178,9 +177,7 @@ summary_mod = SummaryMod()
 """The mod as most apps need it: ``ClientApp(mods=[summary_mod])``."""
 
 
-def _loss(
-    message: Message, context: Context, call_next: ClientAppCallable, request: SummaryRequest
-) -> Message:
+def _loss(message: Message, context: Context, call_next: App, request: SummaryRequest) -> Message:
     if request.max_examples:
         for config in message.content.config_records.values():
             config[MAX_EXAMPLES] = request.max_examples

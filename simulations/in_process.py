@@ -7,14 +7,13 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
+
+from pncs_flower.strategies.flower_releases import Run, set_task_identity
 
 __all__ = ["InProcessGrid"]
 
 _FIRST_NODE_ID = 1000
 _RUN_ID = 1
-_SERVER_NODE_ID = 1
 
 Scalar = bool | int | float | str
 
@@ -43,13 +42,7 @@ class InProcessGrid(Grid):
         num_clients: int,
         run_config: Mapping[str, Scalar] | None = None,
     ) -> None:
-        # Flower stamps every message with the identity of the task that makes it. Outside a run
-        # there is none, and no public way to set one.
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = (
-            _RUN_ID,
-            _SERVER_NODE_ID,
-            1,
-        )
+        set_task_identity(_RUN_ID)
         self._app = client_app
         self._replies: dict[str, Message] = {}
         self.contexts = {

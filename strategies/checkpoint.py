@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.supercore import log
+from flwr.common import log
 
 from .snapshot import decode, encode
 

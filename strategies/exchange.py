@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from flwr.app import Array, ConfigRecord, ConfigRecordValues, Error, Message, RecordDict
+from flwr.app import Array, ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
@@ -48,7 +49,7 @@ class Replies:
 def marked_message(
     node_id: int,
     phase: Phase,
-    values: Mapping[str, ConfigRecordValues],
+    values: Mapping[str, Any],
     template: Message,
     ttl: float | None = None,
     message_type: str | None = None,
@@ -65,7 +66,7 @@ def marked_message(
 
 
 def bare_message(
-    node_id: int, phase: Phase, values: Mapping[str, ConfigRecordValues], template: Message
+    node_id: int, phase: Phase, values: Mapping[str, Any], template: Message
 ) -> Message:
     """Make a message of the template's type with the library's marker and nothing else."""
     bare = Message(RecordDict(), node_id, template.metadata.message_type)

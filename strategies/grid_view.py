@@ -5,9 +5,9 @@ from collections.abc import Iterable
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 
 from .errors import TooFewClientsError
+from .flower_releases import Run
 
 __all__ = ["GridView", "GridWrapper"]
 

@@ -19,11 +19,11 @@ from pncs_flower.properties import pack_properties
 from pncs_flower.protocol import KEPT, MARKER
 
 from .exchange import content_bytes
+from .flower_releases import set_task_identity
 from .history import RoundRecord
 from .legacy_base import LegacyBase
 from .proxy_grid import ProxyGrid, give_id
 from .selection import SelectionStrategy
-from .task_identity import set_task_identity
 
 __all__ = ["LegacySelection"]
 

@@ -7,8 +7,8 @@ from logging import INFO
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
+from flwr.common import log
 from flwr.serverapp import Grid
-from flwr.supercore import log
 
 from pncs_flower.protocol import SUMMARIZE, SummaryRequest
 

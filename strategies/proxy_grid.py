@@ -17,10 +17,11 @@ from flwr.common.constant import ErrorCode
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 
 from pncs_flower.properties import pack_properties, unpack_properties
 from pncs_flower.protocol import MARKER, SUMMARY
+
+from .flower_releases import Run
 
 __all__ = ["ProxyGrid", "give_id", "only_array"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.common import log
 from flwr.serverapp.strategy import Result, Strategy
-from flwr.supercore import log
 
 from .checkpoint import CheckpointFolder
 from .errors import SelectionError

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from logging import INFO, WARNING
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.common import log
 from flwr.serverapp import Grid
-from flwr.supercore import log
 
 from pncs_flower.protocol import INTRODUCE, MARKER, NUM_EXAMPLES, client_order
 

@@ -9,9 +9,9 @@ from typing import Any, Unpack
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from flwr.supercore import log
 
 from pncs_flower.protocol import KEPT, LOST, MARKER, TRAIN, client_order
 

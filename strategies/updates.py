@@ -7,8 +7,8 @@ from logging import INFO
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.common import log
 from flwr.serverapp.strategy import Strategy
-from flwr.supercore import log
 
 from pncs_flower.layers import choose_layers
 from pncs_flower.protocol import SummaryRequest

@@ -4,7 +4,8 @@ import numpy as np
 from flwr.app import ArrayRecord, Context
 from flwr.client import Client, NumPyClient
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import Mod
+
+from apps import Mod
 
 
 def initial_arrays() -> ArrayRecord:

@@ -3,7 +3,8 @@
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import Mod
+
+from apps import Mod
 
 LAYERS = {"body.weight": (3, 4), "body.bias": (3,), "head.weight": (2, 3), "head.bias": (2,)}
 

@@ -3,11 +3,12 @@
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import Mod
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+
+from apps import Mod
 
 
 class Net(nn.Module):

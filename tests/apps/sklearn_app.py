@@ -3,9 +3,10 @@
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import Mod
 from sklearn.datasets import load_digits
 from sklearn.linear_model import SGDClassifier
+
+from apps import Mod
 
 CLASSES = np.arange(10)
 

@@ -1,6 +1,6 @@
 """What Flower's templates and guides have apps do, with the two lines added and nothing changed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -8,7 +8,6 @@ from apps import numpy_app
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, arrays_size_mod
-from flwr.clientapp.typing import ClientAppCallable
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyServerSideAdaptiveClipping,
@@ -60,7 +59,9 @@ class Recorder:
     def __init__(self) -> None:
         self.seen: list[tuple[str, frozenset[str]]] = []
 
-    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    def __call__(
+        self, message: Message, context: Context, call_next: Callable[..., Message]
+    ) -> Message:
         self.seen.append((message.metadata.message_type, frozenset(message.content)))
         reply = call_next(message, context)
         reply.content["metrics"]["answer"] = 42
@@ -89,7 +90,7 @@ def test_mods_of_one_function_run_around_it():
 def test_a_mod_before_ours_sees_every_message():
     types: list[str] = []
 
-    def note(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    def note(message: Message, context: Context, call_next: Callable[..., Message]) -> Message:
         types.append(message.metadata.message_type)
         return call_next(message, context)
 
