@@ -146,7 +146,9 @@ def sort_replies(sent: Iterable[Message], received: Iterable[Message], missing: 
             continue
         if message.has_error():
             _stop_if_worker_died(message.error)
-            replies.failures[node_id] = _plain_reason(message.error.reason)
+            reason = _plain_reason(message.error.reason)
+            # What Flower says of a message whose time is up: it "could not be found".
+            replies.failures[node_id] = missing if "expired due to its TTL" in reason else reason
         else:
             replies.contents[node_id] = message.content
     for node_id in node_of.values():

@@ -2,6 +2,7 @@
 
 from apps import numpy_app
 from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
+from flwr.server.superlink.linkstate.utils import MESSAGE_UNAVAILABLE_ERROR_REASON
 
 from pncs_flower.simulations.in_process import InProcessGrid
 from pncs_flower.strategies.exchange import content_bytes, exchange, sort_replies
@@ -45,6 +46,12 @@ def test_reason_is_the_last_line_without_colours():
     )
     error = Message(Error(2, reason), reply_to=message)
     assert sort_replies([message], [error], "").failures == {10: "ValueError: bad"}
+
+
+def test_message_whose_time_is_up_counts_as_not_answered():
+    (message,) = sent_messages(1)
+    error = Message(Error(3, MESSAGE_UNAVAILABLE_ERROR_REASON), reply_to=message)
+    assert sort_replies([message], [error], "no reply in time").failures == {10: "no reply in time"}
 
 
 def test_bytes_are_those_of_names_and_values():

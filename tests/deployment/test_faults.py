@@ -1,0 +1,131 @@
+"""A run in which clients raise and hang and a SuperNode is killed goes on, and says what happened.
+
+All of it happens in one run, since most of the time is spent in waiting. Clients compute gradients
+in the pre-round and train when they are chosen, two of three in a round.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deployment.conftest import Deployed, read_history, start_nodes
+from federation import Federation
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+RAISES, HANGS = 2, 3  # rounds: client 0 in the pre-round, client 1 in training
+
+
+@dataclass
+class Story:
+    """What is left of the run, and the limits it had."""
+
+    patience: float
+    history: list[dict[str, Any]]
+    models: list[dict[str, Any]]
+    killed: int  # the round in which a SuperNode was killed
+    back: int  # and that in which its client delivered again
+
+    def record(self, number: int) -> dict[str, Any]:
+        return self.history[number - 1]
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Iterator[Story]:
+    folder = tmp_path_factory.mktemp("faults")
+    start = time.monotonic()
+    with Federation(folder / "federation", programs=programs) as federation:
+        nodes = start_nodes(federation)
+        # On a busy machine everything takes longer, and nobody shall be late who does not hang.
+        patience = round(10 + time.monotonic() - start)
+        hang = f"hang:{patience + 4}"
+        run, output = Deployed(federation, folder).submit(
+            "story",
+            rounds=60,
+            evaluate=0.0,
+            timeout=float(patience),
+            options=json.dumps(
+                {"summary": "gradient", "queue_length": 0, "summary_timeout": patience}
+            ),
+            trouble=f"summarize/{RAISES}/0/raise train/{RAISES}/1/raise "
+            f"summarize/{HANGS}/0/{hang} train/{HANGS}/1/{hang}",
+        )
+
+        def wait(until: Callable[[list[dict[str, Any]]], bool]) -> int:
+            deadline = time.monotonic() + 10 * patience + 120
+            while not until(history := read_history(output)):
+                assert time.monotonic() < deadline, history
+                assert run.stream.poll() is None, run.log.read_text()
+                time.sleep(0.2)
+            return len(history)
+
+        # Client 2 is asked for the next round's summary as soon as a round is over.
+        before = wait(lambda history: len(history) > HANGS and "2" in history[-1]["answered"])
+        nodes[2].kill()
+        federation.start_supernode("node-2-again", {"partition-id": 2, "num-partitions": 3})
+        wait(lambda history: any("2" in r["rejected"] for r in history[before:]))
+        back = wait(lambda history: len(history) > before + 1 and "2" in history[-1]["answered"])
+        models = [json.loads(line) for line in (output / "models.jsonl").read_text().splitlines()]
+        yield Story(patience, read_history(output), models, before + 1, back)
+
+
+def test_client_that_raises_in_the_pre_round_is_left_out_with_the_reason(story: Story) -> None:
+    record = story.record(RAISES)
+    assert sorted(record["answered"]) == ["1", "2"]
+    assert "pre-round: " in record["rejected"]["0"]
+    assert f"no data in round {RAISES}" in record["rejected"]["0"]
+
+
+def test_client_that_raises_in_training_is_left_out_with_the_reason(story: Story) -> None:
+    record = story.record(RAISES)
+    assert record["chosen"] == ["1", "2"]
+    assert record["delivered"] == ["2"]
+    assert f"no data in round {RAISES}" in record["rejected"]["1"]
+
+
+def test_client_that_hangs_in_the_pre_round_is_left_out_with_the_reason(story: Story) -> None:
+    record = story.record(HANGS)
+    assert sorted(record["answered"]) == ["1", "2"]
+    assert record["rejected"]["0"] == "pre-round: no reply in time"
+
+
+def test_client_that_hangs_in_training_is_left_out_with_the_reason(story: Story) -> None:
+    record = story.record(HANGS)
+    assert record["chosen"] == ["1", "2"]
+    assert record["delivered"] == ["2"]
+    assert record["rejected"]["1"] == "training: no reply in time"
+
+
+def test_clients_that_hung_take_part_again(story: Story) -> None:
+    later = [r for r in story.history if HANGS < r["round"] < story.killed]
+    assert {"0", "1"} <= {client for record in later for client in record["answered"]}
+
+
+def test_killed_supernode_costs_its_client_the_round_and_no_more(story: Story) -> None:
+    records = [r for r in story.history[story.killed - 1 :] if "2" in r["rejected"]]
+    assert records
+    assert all(r["delivered"] for r in records)
+
+
+def test_supernode_that_comes_back_takes_part_again_as_the_same_client(story: Story) -> None:
+    record = story.record(story.back)
+    assert record["clients"] == ["0", "1", "2"]
+    assert "2" in record["answered"]
+
+
+def test_no_round_takes_longer_than_its_time_limits(story: Story) -> None:
+    times = [model["time"] for model in story.models]
+    # Training, and the exchange for the next round's summaries; a new node is asked for its key.
+    longest = max(end - begin for begin, end in pairwise(times[1:]))
+    assert longest < 2 * story.patience + 60
+    assert all(record["seconds"]["training"] < story.patience + 10 for record in story.history)
+
+
+def test_every_model_is_finite(story: Story) -> None:
+    assert all(model["finite"] for model in story.models)
+    assert len(story.models) >= story.killed
