@@ -35,7 +35,8 @@ class SelectionOptions(TypedDict, total=False):
         Refuse a sketch with which a summary would take more bytes than this. What a client sends is
         never more than its sketch takes: longer answers are rejected before they are read.
     history_path : str or Path, optional (default: None)
-        A file to which the record of each round is appended, as a line of JSON.
+        A file to which the record of each round is appended, as a line of JSON. With a checkpoint,
+        it holds the records of this run and no others.
     checkpoint : str or Path, optional (default: None)
         A folder in which the run is saved after each round. Where it holds a run already, `start`
         goes on in the round after. Clients must not depend on what they remember of earlier rounds.

@@ -102,6 +102,9 @@ class Resumption:
             _check_model(saved["arrays"], arrays)
             self._take_up(strategy, saved)
             log(INFO, "Going on after round %d of %d.", self.offset, num_rounds)
+        else:
+            # A run that was killed before its first checkpoint may have written a record already.
+            strategy.restore_history([])
         if self.offset < num_rounds:
             result = loop(
                 initial_arrays=self._result.arrays,

@@ -1,5 +1,6 @@
 """A run that is killed and started again ends as if nothing had happened."""
 
+import json
 import os
 import random
 import signal
@@ -79,6 +80,14 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(tmp_path):
             if process.returncode == 0:
                 break
         assert output.split() == ["digest", expected]
+
+
+def test_round_that_was_recorded_but_not_saved_is_recorded_once(tmp_path):
+    history = tmp_path / "history.jsonl"
+    start(None, 1, history_path=history)  # as a run leaves it that is killed before it can save
+    start(tmp_path / "checkpoint", 3, history_path=history)
+    rounds = [json.loads(line)["round"] for line in history.read_text().splitlines()]
+    assert rounds == [1, 2, 3]
 
 
 def _wait_for_progress(process: subprocess.Popen, folder: Path) -> None:
