@@ -1,8 +1,6 @@
 """One page on a grid: pictures, tables, tests and settings in a single HTML file."""
 
-import base64
 import csv
-from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
@@ -12,33 +10,12 @@ from .claims import judge
 from .grid import ALL_CLIENTS
 from .grid_figures import draw_choices, draw_curves
 from .grid_results import LAST, GridResults, compare, mean_interval, rounds_to_reach
+from .page import Row, picture, table, write_page
 
 __all__ = ["REPORT", "write_report"]
 
 REPORT = "report.html"
 """Name of the page in a grid's folder."""
-
-_STYLE = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff;
-  max-width: 72rem; margin: 0 auto; padding: 1rem 1.5rem 4rem; }
-h1 { font-size: 1.6rem; line-height: 1.25; } h2 { margin-top: 2.5rem; font-size: 1.25rem; }
-img { max-width: 100%; height: auto; display: block; margin: .5rem 0; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
-caption { text-align: left; padding: .3rem 0; color: #444; }
-th, td { padding: .3rem .7rem; text-align: right; border-bottom: 1px solid #ddd; }
-th:first-child, td:first-child { text-align: left; }
-thead th { border-bottom: 2px solid #888; vertical-align: bottom; }
-code { font-size: .8rem; overflow-wrap: anywhere; }
-.warning { border-left: 4px solid #d55e00; padding: .3rem 1rem; background: #fdf3ec; }
-a:focus-visible, summary:focus-visible, .scroll:focus-visible { outline: 3px solid #0072b2; }
-@media print { body { max-width: none; padding: 0; font-size: 11pt; }
-  h2, caption { break-after: avoid; } img, tr { break-inside: avoid; }
-  .scroll { overflow: visible; } table { font-size: 8pt; } th, td { padding: .15rem .35rem; } }
-"""
-
-Row = Sequence[str]
 
 
 def write_report(folder: Path, results: GridResults) -> Path:
@@ -65,10 +42,10 @@ def write_report(folder: Path, results: GridResults) -> Path:
         _about(results),
         _claims(results),
         "<h2>Accuracy over rounds</h2>",
-        _picture(folder / "rounds.png", "Test accuracy over rounds, by rule"),
+        picture(folder / "rounds.png", "Test accuracy over rounds, by rule"),
         "<p>Lines are means over seeds, bands 95% intervals (Student's t).</p>",
         "<h2>Accuracy over bytes</h2>",
-        _picture(folder / "bytes.png", "Test accuracy over bytes sent, by rule"),
+        picture(folder / "bytes.png", "Test accuracy over bytes sent, by rule"),
         "<p>Bytes are those of record contents that all clients send, pre-rounds included.</p>",
         "<h2>Converged accuracy</h2>",
         _converged(results),
@@ -78,21 +55,12 @@ def write_report(folder: Path, results: GridResults) -> Path:
         "<h2>Paired tests</h2>",
         _tests(results),
         "<h2>Who was chosen when</h2>",
-        _picture(folder / "choices.png", "Chosen clients by round, by rule"),
+        picture(folder / "choices.png", "Chosen clients by round, by rule"),
         f"<p>{escape(next(iter(results.panels)))}, the first seed.</p>",
         "<h2>Settings</h2>",
         _settings(results),
     ]
-    page = (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<link rel="icon" href="data:,">'
-        f"<title>{escape(results.grid['title'])}</title><style>{_STYLE}</style></head>"
-        f"<body><main>{''.join(parts)}</main></body></html>\n"
-    )
-    partial = folder / f"{REPORT}.partial"
-    partial.write_text(page, encoding="utf-8")
-    partial.replace(folder / REPORT)
+    write_page(folder / REPORT, results.grid["title"], parts)
     return folder / REPORT
 
 
@@ -151,7 +119,7 @@ def _converged(results: GridResults) -> str:
         f"Mean over the last {LAST} rounds and over seeds, ± half of the 95% interval; the best in "
         f"bold ({ALL_CLIENTS} is the ceiling and does not compete)."
     )
-    return _table(["rule", *results.panels], rows, caption)
+    return table(["rule", *results.panels], rows, caption)
 
 
 def _at_rounds(results: GridResults) -> str:
@@ -176,7 +144,7 @@ def _at_rounds(results: GridResults) -> str:
         for line, mean in means.items()
     ]
     caption = "Accuracy after some rounds, averaged over seeds and over all plots above."
-    return _table(["rule", *(f"round {n}" for n in wanted)], rows, caption)
+    return table(["rule", *(f"round {n}" for n in wanted)], rows, caption)
 
 
 def _targets(results: GridResults) -> str:
@@ -194,7 +162,7 @@ def _targets(results: GridResults) -> str:
         "Median round over seeds, and how many runs reach it at all; a run that does not counts as "
         "later than all rounds."
     )
-    return _table(["rule", *(f"{target:.0%}" for target in targets)], rows, caption)
+    return table(["rule", *(f"{target:.0%}" for target in targets)], rows, caption)
 
 
 def _tests(results: GridResults) -> str:
@@ -218,7 +186,7 @@ def _tests(results: GridResults) -> str:
         "there can be."
     )
     headings = ["against", "difference", "seeds", "p", "p (Holm)", "least p"]
-    return _table(headings, rows, caption)
+    return table(headings, rows, caption)
 
 
 def _settings(results: GridResults) -> str:
@@ -237,8 +205,8 @@ def _settings(results: GridResults) -> str:
     )
     return (
         f"<p>{escape(versions)}</p>"
-        + _table(["setting", "values"], differing, "What differs among runs.")
-        + _table(["setting", "value"], shared, "What all runs share.")
+        + table(["setting", "values"], differing, "What differs among runs.")
+        + table(["setting", "value"], shared, "What all runs share.")
         + f"<details><summary>The command for each run alone</summary><ul>{commands}</ul></details>"
     )
 
@@ -284,18 +252,3 @@ def _plus_minus(mean: float, half: float) -> str:
 
 def _bold(text: str, bold: bool) -> str:
     return f"<strong>{text}</strong>" if bold else text
-
-
-def _table(headings: Iterable[str], rows: Iterable[Row], caption: str) -> str:
-    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in headings)
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    return (
-        '<div class="scroll" tabindex="0"><table>'
-        f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>"
-        f"<tbody>{body}</tbody></table></div>"
-    )
-
-
-def _picture(path: Path, text: str) -> str:
-    data = base64.b64encode(path.read_bytes()).decode()
-    return f'<img alt="{escape(text)}" src="data:image/png;base64,{data}">'

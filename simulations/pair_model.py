@@ -1,0 +1,130 @@
+"""Which pair of clients to choose, by logistic regression on what is said of their gradients."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Labels", "PairModel", "fit_pair_model", "label_pairs", "relative_losses"]
+
+Labels = Literal["min-max", "softmax"]
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PairModel:
+    """A fitted model: sigma(w . x), with x the standardized features of a pair.
+
+    Attributes
+    ----------
+    features : tuple of str
+        Names from `pair_features.FEATURES`.
+    means, deviations, weights : tuple of float
+        For each feature, what is taken off it, what it is divided by, and its weight.
+    """
+
+    features: tuple[str, ...]
+    means: tuple[float, ...]
+    deviations: tuple[float, ...]
+    weights: tuple[float, ...]
+
+    def score(self, features: Mapping[str, Vector]) -> Vector:
+        """Return w . x of each pair, shape (pairs,): the larger, the better the pair."""
+        total = np.zeros(())
+        for name, mean, deviation, weight in zip(
+            self.features, self.means, self.deviations, self.weights, strict=True
+        ):
+            total = total + weight * (features[name] - mean) / deviation
+        return total
+
+    def to_json(self) -> str:
+        """Return the model as one line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "PairModel":
+        """Read what `to_json` gave."""
+        return cls(**{key: tuple(value) for key, value in json.loads(text).items()})
+
+
+def label_pairs(accuracies: Vector, labels: Labels) -> Vector:
+    """Map accuracies to [0, 1] among the pairs of one round (section V-A).
+
+    Parameters
+    ----------
+    accuracies : np.ndarray
+        Shape (..., pairs); each row is scaled by itself.
+    labels : {"min-max", "softmax"}
+        (a - min) / (max - min), .5 where all are equal; or exp(a) / sum exp(a).
+    """
+    if labels == "softmax":
+        powers = np.exp(accuracies - accuracies.max(axis=-1, keepdims=True))
+        shares: Vector = powers / powers.sum(axis=-1, keepdims=True)
+        return shares
+    low, high = accuracies.min(axis=-1, keepdims=True), accuracies.max(axis=-1, keepdims=True)
+    spread = np.where(high > low, high - low, 1)
+    scaled: Vector = np.where(high > low, (accuracies - low) / spread, 0.5)
+    return scaled
+
+
+def fit_pair_model(
+    features: Mapping[str, Vector], labels: Vector, names: Sequence[str]
+) -> PairModel:
+    """Minimise the binary cross-entropy with soft labels (section V-A).
+
+    Parameters
+    ----------
+    features : mapping of str to np.ndarray
+        Each of the same shape as the labels.
+    labels : np.ndarray
+        In [0, 1].
+    names : sequence of str
+        The features to use.
+
+    Notes
+    -----
+    Scikit-learn's logistic regression knows no soft labels: each pair is there twice, as good with
+    weight y and as bad with weight 1 - y, which has the same loss. Its default penalty of the
+    weights stays, since some features are nearly collinear.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    columns = np.stack([features[name].ravel() for name in names], axis=1)
+    means, deviations = columns.mean(axis=0), columns.std(axis=0)
+    deviations[deviations == 0] = 1
+    standard = (columns - means) / deviations
+    good = labels.ravel()
+    model = LogisticRegression(max_iter=1000).fit(
+        np.concatenate([standard, standard]),
+        np.repeat([1, 0], len(good)),
+        sample_weight=np.concatenate([good, 1 - good]),
+    )
+    return PairModel(
+        tuple(names), *(tuple(map(float, v)) for v in (means, deviations, model.coef_[0]))
+    )
+
+
+def relative_losses(losses: Vector, scores: Vector) -> Vector:
+    """Return how far the best-scored pair is from the best one.
+
+    Parameters
+    ----------
+    losses : np.ndarray
+        Shape (..., pairs): the loss after the round with each pair.
+    scores : np.ndarray
+        Of the same shape.
+
+    Returns
+    -------
+    np.ndarray
+        Shape (...): (loss of the choice - least loss) / (largest loss - least loss), so 0 is the
+        best pair and 1 the worst; 0 where all are equal.
+    """
+    chosen = np.take_along_axis(losses, scores.argmax(axis=-1)[..., None], axis=-1)[..., 0]
+    least, largest = losses.min(axis=-1), losses.max(axis=-1)
+    return np.divide(
+        chosen - least, largest - least, out=np.zeros(least.shape), where=largest > least
+    )
