@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 # one another; they get a tree of links that looks as installed.
 TREE := build/lint
 
-.PHONY: run test soak lint format clean
+.PHONY: run test soak oldest lint format clean
 
 run: $(INSTALLED)
 	$(BIN)/pncs run
@@ -23,6 +23,16 @@ soak: $(INSTALLED)
 	    $(BIN)/python -m pytest -v --durations=0 -o timeout=3600 \
 	    tests/strategies/test_checkpoint.py tests/strategies/test_hostile.py \
 	    tests/strategies/test_soak.py tests/deployment/test_kill.py
+
+# The library on the oldest Flower that it promises to work with, in an environment of its own.
+OLDEST := build/flwr-oldest
+oldest:
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install -q numpy scipy scikit-learn hypothesis pytest \
+	    pytest-timeout "$$(sed -n 's/^dependencies = \["flwr>=\([0-9.]*\),.*/flwr==\1.*/p' pyproject.toml)"
+	$(OLDEST)/bin/python -m pytest -m "not slow" tests/clients/test_summary_mod.py \
+	    $(addprefix tests/strategies/test_,drop_in.py templates.py legacy.py round.py rules.py \
+	    roster.py ride_along.py faults.py checkpoint.py)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

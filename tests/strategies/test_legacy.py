@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -404,12 +405,25 @@ def choices_of(process: subprocess.Popen[str]) -> list[list[str]]:
     return choices
 
 
+def _wait_for(port: int) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+
+
 @pytest.mark.slow
 def test_start_server_with_three_clients_chooses_as_a_message_strategy():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    processes = [script("server", port), *(script("client", port, str(k)) for k in range(3))]
+    processes = [script("server", port)]
     try:
+        _wait_for(int(port))  # a client that comes too early ends
+        processes += [script("client", port, str(k)) for k in range(3)]
         choices = choices_of(processes[0])
     finally:
         for process in processes:
