@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -143,6 +144,6 @@ def read_observations(path: Path) -> Observations:
     try:
         with np.load(path, allow_pickle=False) as file:
             features, accuracy, loss = (file[name] for name in ("features", "accuracy", "loss"))
-    except (OSError, KeyError, ValueError, EOFError) as error:
+    except (OSError, KeyError, ValueError, EOFError, BadZipFile) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it and run again") from None
     return Observations(dict(zip(FEATURES, features, strict=True)), accuracy, loss)

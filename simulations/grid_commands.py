@@ -23,6 +23,9 @@ __all__ = ["grid", "report", "reproduce"]
 EXPERIMENTS = APP_DIRECTORY / "experiments"
 """The grids of the paper's tables and figures."""
 
+TABLE1 = "table1"
+"""The study of client pairs, which is no grid."""
+
 _WORKERS = Annotated[
     int | None,
     typer.Option(
@@ -82,7 +85,7 @@ def reproduce(
 ) -> None:
     """Run what a table or figure of the paper shows, and say whether it holds."""
     with said_plainly():
-        known = sorted(path.stem for path in EXPERIMENTS.glob("*.toml"))
+        known = sorted([TABLE1, *(path.stem for path in EXPERIMENTS.glob("*.toml"))])
         if name not in (*known, "all"):
             raise ValueError(f"there is no {name!r}: choose one of {', '.join(known)}, or all")
         if dataset is not None and dataset not in CHOICES["dataset"]:
@@ -98,6 +101,10 @@ def reproduce(
         for each in known if name == "all" else [name]:
             suffix = "-quick" if quick else ""
             folder = (output or Path("runs")) / f"{each}{suffix}"
+            if each == TABLE1:
+                given = changes | ({"model": _study_model(model)} if model else {})
+                _run_table1(folder, given, seeds=seeds, quick=quick, workers=workers)
+                continue
             failed |= _run(
                 EXPERIMENTS / f"{each}.toml",
                 folder,
@@ -148,18 +155,8 @@ def _run(
     if workers is None:
         workers = detect_machine().cpus
     out.print(wanted.title, highlight=False)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
     start = time.perf_counter()
-    with (
-        exit_on_signals(),
-        Progress(*columns, console=out, disable=not out.is_terminal, transient=True) as bar,
-    ):
+    with exit_on_signals(), _bar() as bar:
         task = bar.add_task("cells", total=None)
 
         def show(cell: Cell, done: int, total: int) -> None:
@@ -173,6 +170,57 @@ def _run(
         err.print("The same command runs the failed cells again, and no other.", highlight=False)
     _report(folder)
     return bool(failures)
+
+
+def _study_model(model: str) -> str:
+    return "linear" if model == "scratch" else model
+
+
+def _run_table1(
+    folder: Path,
+    changes: dict[str, Scalar],
+    *,
+    seeds: int | None,
+    quick: bool,
+    workers: int | None,
+) -> None:
+    from .preflight import detect_machine
+    from .processes import exit_on_signals
+    from .table1 import Study, analyse, run_study
+    from .table1_report import judge_rows, write_table1
+
+    study = Study.of_the_paper(changes, quick)
+    study = replace(study, seeds=seeds or study.seeds)
+    workers = detect_machine().cpus if workers is None else workers
+    out.print("Table 1: which feature tells a good pair of clients", highlight=False)
+    start = time.perf_counter()
+    with exit_on_signals(), _bar() as bar:
+        task = bar.add_task("pairs", total=None)
+        observed = run_study(
+            study,
+            folder / "observations",
+            workers,
+            lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    rows = analyse(study, observed)
+    page = write_table1(folder, study, observed, rows)
+    out.print(f"{time.perf_counter() - start:.0f} s", highlight=False)
+    for verdict, text, _ in judge_rows(rows):
+        out.print(f"{verdict}: {text}", highlight=False, markup=False, soft_wrap=True)
+    out.print(f"Report: {page}", highlight=False, soft_wrap=True)
+
+
+def _bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=out,
+        disable=not out.is_terminal,
+        transient=True,
+    )
 
 
 def _report(folder: Path) -> None:

@@ -1,0 +1,174 @@
+"""The study of client pairs: features, labels, models, and what the table says of them."""
+
+import csv
+import sys
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from typer.testing import CliRunner
+
+from pncs_flower import cosine
+from pncs_flower.clients.pytorch import full_batch_gradient
+from pncs_flower.protocol import client_order
+from pncs_flower.simulations.cli import app
+from pncs_flower.simulations.config import Config, default_run_config
+from pncs_flower.simulations.feature_study import observe_pairs, read_observations
+from pncs_flower.simulations.inputs import initial_model, load_inputs
+from pncs_flower.simulations.pair_features import FEATURES, client_pairs, pair_features
+from pncs_flower.simulations.pair_model import (
+    PairModel,
+    fit_pair_model,
+    label_pairs,
+    relative_losses,
+)
+from pncs_flower.simulations.pair_rule import PairRule
+from pncs_flower.simulations.partitions import partition_examples
+from pncs_flower.simulations.table1 import Study
+from pncs_flower.strategies import Round
+from pncs_flower.strategies.pncs import PNCSRule
+
+
+def gradients(clients: int = 4, size: int = 30) -> np.ndarray:
+    return np.random.default_rng(3).standard_t(4, size=(clients, size))
+
+
+def config(**settings: Any) -> Config:
+    own = {key.replace("_", "-"): value for key, value in settings.items()}
+    study = {"model": "linear", "num-rounds": 2, "lr": 0.5, "shards-per-client": 2}
+    return Config.from_run_config(default_run_config() | study | own)
+
+
+def now(clients: list[str], selected: int) -> Round:
+    return Round(1, 0, selected, tuple(clients), dict.fromkeys(clients, 0), {}, tuple(clients))
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_features_are_those_of_their_formulas(name: str) -> None:
+    rows = gradients()
+    word, _, order = name.rpartition(" ")
+
+    def expected(g: np.ndarray, h: np.ndarray) -> float:
+        if name == "kurtosis sum":
+            return float(stats.kurtosis(g, fisher=False) + stats.kurtosis(h, fisher=False))
+        if name == "covariance":
+            return float(np.cov(g, h, bias=True)[0, 1])
+        p = int(order)
+        if word == "cos":
+            return cosine(g, h, p=p)
+        if word == "distance":
+            return float(np.linalg.norm(g - h, ord=p))
+        return float(np.linalg.norm(g, ord=p) + np.linalg.norm(h, ord=p))
+
+    wanted = [expected(g, h) for g, h in combinations(rows, 2)]
+    np.testing.assert_allclose(pair_features(rows)[name], wanted, rtol=1e-9)
+
+
+def test_labels_are_scaled_among_the_pairs_of_a_round() -> None:
+    accuracies = np.array([[0.2, 0.4, 0.3], [0.5, 0.5, 0.5]])
+    np.testing.assert_allclose(label_pairs(accuracies, "min-max"), [[0, 1, 0.5], [0.5] * 3])
+    powers = np.exp([0.2, 0.4, 0.3])
+    np.testing.assert_allclose(
+        label_pairs(accuracies, "softmax"), [powers / powers.sum(), [1 / 3] * 3]
+    )
+
+
+def test_the_relative_loss_is_0_for_the_best_pair_and_1_for_the_worst() -> None:
+    losses = np.array([[1.0, 3.0, 2.0]] * 3 + [[2.0, 2.0, 2.0]])
+    scores = np.array([[9, 0, 0], [0, 9, 0], [0, 0, 9], [9, 0, 0]], dtype=float)
+    np.testing.assert_allclose(relative_losses(losses, scores), [0, 1, 0.5, 0])
+
+
+def test_soft_labels_give_back_the_weights_that_made_them() -> None:
+    x = np.random.default_rng(0).normal(size=(2, 4000))
+    labels = 1 / (1 + np.exp(-(1.5 * x[0] - 0.5 * x[1])))
+    model = fit_pair_model({"a": x[0], "b": x[1]}, labels, ("a", "b"))
+    np.testing.assert_allclose(np.divide(model.weights, model.deviations), [1.5, -0.5], atol=0.02)
+    assert PairModel.from_json(model.to_json()) == model
+
+
+def test_each_pair_is_judged_by_the_model_that_it_would_make() -> None:
+    settings = config()
+    seen = observe_pairs(settings, 10)
+    inputs = load_inputs(settings)
+    parts = partition_examples(inputs.train_labels, 10, "shards", shards_per_client=2, seed=0)
+    model = initial_model(settings, inputs)
+    examples, labels = inputs.test_tensors()
+    for number in range(2):
+        found = [full_batch_gradient(model, inputs.train_tensors(part), 0) for part in parts]
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        for pair, (i, j) in enumerate(client_pairs(10)):
+            if pair % 11:
+                continue
+            model.load_state_dict(
+                {n: w - 0.5 * (found[i][n] + found[j][n]) / 2 for n, w in before.items()}
+            )
+            with torch.no_grad():
+                logits = model(examples)
+            accuracy = float((logits.argmax(1) == labels).double().mean())
+            assert seen.accuracy[number, pair] == pytest.approx(accuracy, abs=0.003)
+            loss = float(torch.nn.functional.cross_entropy(logits, labels))
+            assert seen.loss[number, pair] == pytest.approx(loss, rel=1e-5)
+        # The next round starts where all clients together lead.
+        model.load_state_dict(
+            {n: w - 0.5 * torch.stack([g[n] for g in found]).mean(0) for n, w in before.items()}
+        )
+
+
+def test_a_model_of_several_layers_is_refused() -> None:
+    with pytest.raises(ValueError, match="model = 'mlp' trains several layers"):
+        observe_pairs(config(model="mlp"), 10)
+
+
+def test_one_seed_is_too_few() -> None:
+    with pytest.raises(ValueError, match="seeds = 1 must be at least 2"):
+        Study({}, seeds=1)
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    path.write_bytes(b"PK\x03\x04 not quite")
+    with pytest.raises(ValueError, match=r"x.npz is damaged .*: delete it and run again"):
+        read_observations(path)
+
+
+@pytest.mark.parametrize("selected", [2, 3])
+def test_a_model_of_cos_4_alone_chooses_as_pncs(selected: int) -> None:
+    @dataclass(frozen=True)
+    class OnlyCos4(PairRule):
+        model = PairModel(("cos 4",), (0.1,), (2.0,), (-1.0,))
+
+    clients = [str(k) for k in range(6)]
+    summaries = {c: {"fc": g} for c, g in zip(clients, gradients(6), strict=True)}
+    round = now(sorted(clients, key=client_order), selected)
+    expected = PNCSRule(num_selected=selected).select({"asked": {}}, round, summaries)
+    assert OnlyCos4(selected).select({}, round, summaries).clients == expected.clients
+
+
+def test_the_table_is_reproduced_by_one_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = "reproduce table1 --quick --seeds 2 --workers 0 --set num-rounds=2 --output"
+    done = CliRunner().invoke(app, [*command.split(), str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    folder = tmp_path / "table1-quick"
+    text = (folder / "report.html").read_text()
+    assert 'src="data:image/png' in text
+    with (folder / "table1.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == (len(FEATURES) + 2) * 3 * 2 * 2
+    assert all(0 <= float(row["relative loss"]) <= 1 for row in rows)
+    # The fitted model is a rule by its import path.
+    monkeypatch.syspath_prepend(folder)
+    command = (
+        "run --engine in-process --strategy fitted_rule:Fitted --rounds 1 --set model=linear "
+        f"--output {tmp_path / 'run'}"
+    )
+    trained = CliRunner().invoke(app, command.split())
+    sys.modules.pop("fitted_rule", None)
+    assert trained.exit_code == 0, trained.output
