@@ -89,6 +89,7 @@ class Config:
     features: str
     cache_dir: str
     device: str
+    tensorboard: bool
     output_dir: str
     seed: int
 
@@ -162,7 +163,8 @@ def _typed(key: str, value: Scalar, kind: Any) -> Scalar:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not kind:
-        wanted = {int: "a whole number", float: "a number", str: "text"}[kind]
+        kinds = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+        wanted = kinds[kind]
         raise ValueError(f"{key} = {value!r} must be {wanted}, not {type(value).__name__}")
     return value
 
@@ -174,7 +176,7 @@ def _check(key: str, value: Scalar) -> None:
         near = get_close_matches(str(value), CHOICES[key], n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise ValueError(f"{key} = {value!r} must be one of {', '.join(CHOICES[key])}{hint}")
-    if isinstance(value, str):
+    if isinstance(value, str | bool):
         return
     if not math.isfinite(value):
         raise ValueError(f"{key} = {value} must be finite")

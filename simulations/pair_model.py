@@ -125,6 +125,6 @@ def relative_losses(losses: Vector, scores: Vector) -> Vector:
     """
     chosen = np.take_along_axis(losses, scores.argmax(axis=-1)[..., None], axis=-1)[..., 0]
     least, largest = losses.min(axis=-1), losses.max(axis=-1)
-    return np.divide(
-        chosen - least, largest - least, out=np.zeros(least.shape), where=largest > least
-    )
+    spread = np.where(largest > least, largest - least, 1)
+    relative: Vector = (chosen - least) / spread
+    return relative

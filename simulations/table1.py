@@ -26,7 +26,7 @@ ALL, RANDOM = "all features", "a random pair"
 """Rows beside those of the features: the model of all, and the mean over all pairs."""
 
 _LABELS: tuple[Labels, ...] = ("min-max", "softmax")
-_PLACES = ("output-dir", "data-dir", "cache-dir", "weights", "device")
+_PLACES = ("output-dir", "data-dir", "cache-dir", "weights", "device", "tensorboard")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,12 @@ class Study:
         """Return the settings of each run, by shards and seed."""
         return {
             (shards, seed): Config.from_run_config(
-                default_run_config() | self.settings | {"shards-per-client": shards, "seed": seed}
+                {
+                    **default_run_config(),
+                    **self.settings,
+                    "shards-per-client": shards,
+                    "seed": seed,
+                }
             )
             for seed in range(self.seeds)
             for shards in self.shards

@@ -21,6 +21,7 @@ from .inputs import Inputs, initial_model, load_inputs
 from .preflight import check_run
 from .results import RunFolder
 from .strategies import build_strategy
+from .watch import TENSORBOARD, open_tensorboard, watch_similarity
 
 __all__ = ["evaluate", "train"]
 
@@ -59,7 +60,7 @@ def train(
     on_round : callable
         Called with each round's row as it is written to ``rounds.jsonl``: the strategy's
         `RoundRecord`, ``accuracy`` and ``loss`` on the test examples, and ``elapsed``, the
-        seconds since training began.
+        seconds since training began; and of PNCS with few clients ``similarity``, see `watch`.
 
     Raises
     ------
@@ -73,6 +74,8 @@ def train(
     model = initial_model(config, inputs)
     initial = ArrayRecord(model.state_dict())
     strategy = build_strategy(config)
+    similarities = watch_similarity(strategy)
+    log_round = open_tensorboard(output / TENSORBOARD) if config.tensorboard else lambda row: None
     folder = RunFolder(output, config)
     rows: list[dict[str, Any]] = []
     first: dict[str, float] = {}
@@ -90,8 +93,11 @@ def train(
         else:
             record = strategy.history[-1]
             row = {**record.to_dict(), **scores, "elapsed": time.perf_counter() - start}
+            if (similarity := similarities()) is not None:
+                row["similarity"] = similarity
             rows.append(row)
             folder.add_round(row)
+            log_round(row)
             on_round(row)
             _require_an_update(record)
         return MetricRecord({**scores})
