@@ -1,10 +1,17 @@
 """Which device a PyTorch client computes on: the one that it was given, never another's."""
 
+import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, get_args
 
 import torch
 
-__all__ = ["choose_device", "granted_gpus"]
+__all__ = ["Precision", "choose_device", "compute_in", "granted_gpus", "releasing_memory"]
+
+Precision = Literal["float32", "bfloat16"]
+"""What a forward pass computes in. Weights, sums and what travels are float32 in either."""
 
 
 def granted_gpus() -> list[int] | None:
@@ -62,3 +69,40 @@ def choose_device(wanted: str = "auto") -> torch.device:
             "a GPU (client-resources-num-gpus) on a machine that has one"
         )
     return torch.device("cuda")
+
+
+def compute_in(precision: str, device: torch.device) -> torch.autocast:
+    """Return a context in which forward passes compute in a precision (PyTorch's autocast).
+
+    bfloat16 has float32's range, so that gradients need no scaling, as those of float16 would.
+
+    Parameters
+    ----------
+    precision : {"float32", "bfloat16"}
+        See `Precision`.
+    device : torch.device
+        Where the pass is computed; the CPU can do it too.
+
+    Raises
+    ------
+    ValueError
+        If there is no such precision.
+    """
+    if precision not in get_args(Precision):
+        raise ValueError(f"precision is {precision!r}, but must be 'float32' or 'bfloat16'")
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+
+
+@contextmanager
+def releasing_memory() -> Iterator[None]:
+    """Give the GPU's memory back at the end, as PyTorch would keep it for this process.
+
+    Clients that share a GPU are processes, and what one keeps the others cannot have. What was
+    computed inside must be out of use by then: call a function in it that returns what is wanted.
+    """
+    try:
+        yield
+    finally:
+        if torch.cuda.is_initialized():
+            gc.collect()
+            torch.cuda.empty_cache()

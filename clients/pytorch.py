@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from pncs_flower.protocol import LOSS, MAX_EXAMPLES, NUM_EXAMPLES
 from pncs_flower.randomness import derive_seed
 
-from .device import choose_device
+from .device import choose_device, compute_in, releasing_memory
 from .identity import client_key
 from .summary import SummaryMod
 
@@ -76,6 +76,7 @@ def local_sgd(
     training: LocalTraining,
     seed: int,
     loss_function: LossFunction = cross_entropy,
+    precision: str = "float32",
 ) -> float:
     """Train a model in place by SGD.
 
@@ -91,6 +92,8 @@ def local_sgd(
         Fixes the order of the examples, and dropout.
     loss_function : callable (default: cross entropy)
         Mean loss of outputs and targets.
+    precision : {"float32", "bfloat16"} (default: "float32")
+        What forward passes compute in; see `compute_in`.
 
     Returns
     -------
@@ -110,7 +113,8 @@ def local_sgd(
             # In pieces, as in full_batch_gradient: a step on all examples is that gradient to the
             # bit, and no larger a piece than that is in memory or read twice.
             for chunk, wanted in zip(batch.split(_CHUNK), answers.split(_CHUNK), strict=True):
-                loss = loss_function(model(chunk), wanted)
+                with compute_in(precision, device):
+                    loss = loss_function(model(chunk), wanted)
                 (loss * (len(chunk) / len(batch))).backward()
                 total += loss.detach() * len(chunk)
             optimizer.step()
@@ -132,6 +136,7 @@ def full_batch_gradient(
     examples: Examples,
     seed: int,
     loss_function: LossFunction = cross_entropy,
+    precision: str = "float32",
 ) -> dict[str, Tensor]:
     """Return the gradient of the mean loss over all examples, at the model's weights.
 
@@ -145,6 +150,8 @@ def full_batch_gradient(
         Fixes dropout.
     loss_function : callable (default: cross entropy)
         Mean loss of outputs and targets.
+    precision : {"float32", "bfloat16"} (default: "float32")
+        What forward passes compute in; see `compute_in`.
 
     Returns
     -------
@@ -157,7 +164,9 @@ def full_batch_gradient(
     model.train()
     model.zero_grad()
     for chunk, answer in zip(inputs.split(_CHUNK), targets.split(_CHUNK), strict=True):
-        (loss_function(model(chunk), answer) * (len(chunk) / len(inputs))).backward()
+        with compute_in(precision, inputs.device):
+            loss = loss_function(model(chunk), answer)
+        (loss * (len(chunk) / len(inputs))).backward()
     gradient = {
         name: parameter.grad
         for name, parameter in model.named_parameters()
@@ -171,14 +180,19 @@ def full_batch_gradient(
 
 @torch.no_grad()
 def mean_loss(
-    model: nn.Module, examples: Examples, loss_function: LossFunction = cross_entropy
+    model: nn.Module,
+    examples: Examples,
+    loss_function: LossFunction = cross_entropy,
+    precision: str = "float32",
 ) -> float:
     """Return the mean loss over examples, with the model in evaluation mode."""
     inputs, targets = examples
     model.eval()
     total = torch.zeros((), device=inputs.device)
     for chunk, answer in zip(inputs.split(_CHUNK), targets.split(_CHUNK), strict=True):
-        total += loss_function(model(chunk), answer) * len(chunk)
+        with compute_in(precision, inputs.device):
+            loss = loss_function(model(chunk), answer)
+        total += loss * len(chunk)
     return float(total) / len(inputs)
 
 
@@ -190,7 +204,8 @@ def pytorch_client(
     """Make a ClientApp that trains a PyTorch model by local SGD and answers every pre-round.
 
     The run config's ``lr``, ``momentum``, ``local-epochs`` and ``batch-size`` say how it trains
-    (`LocalTraining`), ``device`` where (`choose_device`), ``seed`` fixes all randomness together
+    (`LocalTraining`), ``device`` where (`choose_device`), ``precision`` in what forward passes
+    compute (``"float32"``, the default, or ``"bfloat16"``), ``seed`` fixes all randomness together
     with the round and the client's key, and ``threads`` (default: 1) how many CPU threads take
     part: float sums depend on it, so bits match only where it is the same. 0 leaves it to PyTorch.
 
@@ -212,7 +227,7 @@ def pytorch_client(
         weights it is sent, over the same training examples.
     """
 
-    def prepare(message: Message, context: Context) -> tuple[nn.Module, Examples, int]:
+    def prepare(message: Message, context: Context) -> tuple[nn.Module, Examples, int, str]:
         device = choose_device(str(context.run_config.get("device", "auto")))
         arrays = next(iter(message.content.array_records.values()))
         model = make_model(context)
@@ -227,13 +242,39 @@ def pytorch_client(
             int(str(config.get("server-round", 0))),
             client_key(context),
         )
-        return model.to(device), (inputs.to(device), targets.to(device)), seed
+        precision = str(context.run_config.get("precision", "float32"))
+        return model.to(device), (inputs.to(device), targets.to(device)), seed, precision
+
+    def compute_gradient(message: Message, context: Context) -> ArrayRecord:
+        model, examples, seed, precision = prepare(message, context)
+        values = full_batch_gradient(model, examples, seed, loss_function, precision)
+        return ArrayRecord({name: value.cpu() for name, value in values.items()})
+
+    def compute_update(message: Message, context: Context) -> RecordDict:
+        model, examples, seed, precision = prepare(message, context)
+        training = LocalTraining.from_context(context)
+        loss = local_sgd(model, examples, training, seed, loss_function, precision)
+        arrays = ArrayRecord({name: value.cpu() for name, value in model.state_dict().items()})
+        metrics = MetricRecord(
+            {NUM_EXAMPLES: len(examples[0]), "uniform-weight": 1.0, "train-loss": loss}
+        )
+        return RecordDict({"arrays": arrays, "metrics": metrics})
+
+    def compute_loss(message: Message, context: Context) -> RecordDict:
+        model, (inputs, targets), seed, precision = prepare(message, context)
+        size = len(inputs)
+        config = next(iter(message.content.config_records.values()), ConfigRecord())
+        most = int(str(config.get(MAX_EXAMPLES, 0))) or size
+        if most < size:
+            order = torch.Generator().manual_seed(seed)
+            drawn = torch.randperm(size, generator=order)[:most].to(inputs.device)
+            inputs, targets = inputs[drawn], targets[drawn]
+        loss = mean_loss(model, (inputs, targets), loss_function, precision)
+        return RecordDict({"metrics": MetricRecord({NUM_EXAMPLES: size, LOSS: loss})})
 
     def gradient(message: Message, context: Context) -> ArrayRecord:
-        with _reproducible(int(context.run_config.get("threads", 1))):
-            model, examples, seed = prepare(message, context)
-            values = full_batch_gradient(model, examples, seed, loss_function)
-            return ArrayRecord({name: value.cpu() for name, value in values.items()})
+        with releasing_memory(), _reproducible(int(context.run_config.get("threads", 1))):
+            return compute_gradient(message, context)
 
     def num_examples(context: Context) -> int:
         return len(load_examples(context)[0])
@@ -242,29 +283,15 @@ def pytorch_client(
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        with _reproducible(int(context.run_config.get("threads", 1))):
-            model, examples, seed = prepare(message, context)
-            training = LocalTraining.from_context(context)
-            loss = local_sgd(model, examples, training, seed, loss_function)
-            arrays = ArrayRecord({name: value.cpu() for name, value in model.state_dict().items()})
-        metrics = MetricRecord(
-            {NUM_EXAMPLES: len(examples[0]), "uniform-weight": 1.0, "train-loss": loss}
-        )
-        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+        with releasing_memory(), _reproducible(int(context.run_config.get("threads", 1))):
+            content = compute_update(message, context)
+        return Message(content, reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        with _reproducible(int(context.run_config.get("threads", 1))):
-            model, (inputs, targets), seed = prepare(message, context)
-            config = next(iter(message.content.config_records.values()), ConfigRecord())
-            most = int(str(config.get(MAX_EXAMPLES, 0))) or len(inputs)
-            if most < len(inputs):
-                order = torch.Generator().manual_seed(seed)
-                drawn = torch.randperm(len(inputs), generator=order)[:most].to(inputs.device)
-                inputs, targets = inputs[drawn], targets[drawn]
-            loss = mean_loss(model, (inputs, targets), loss_function)
-        metrics = MetricRecord({NUM_EXAMPLES: len(load_examples(context)[0]), LOSS: loss})
-        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+        with releasing_memory(), _reproducible(int(context.run_config.get("threads", 1))):
+            content = compute_loss(message, context)
+        return Message(content, reply_to=message)
 
     return app
 

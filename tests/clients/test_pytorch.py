@@ -1,5 +1,8 @@
 """The reference PyTorch client: right gradients, seeded training, and a device of its own."""
 
+import weakref
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
@@ -9,11 +12,12 @@ from flwr.app import ArrayRecord  # noqa: E402
 from flwr.serverapp.strategy import FedAvg  # noqa: E402
 from torch import nn  # noqa: E402
 
-from pncs_flower.clients.device import choose_device  # noqa: E402
+from pncs_flower.clients.device import choose_device, compute_in  # noqa: E402
 from pncs_flower.clients.pytorch import (  # noqa: E402
     LocalTraining,
     full_batch_gradient,
     local_sgd,
+    mean_loss,
     pytorch_client,
 )
 from pncs_flower.simulations.in_process import InProcessGrid  # noqa: E402
@@ -225,3 +229,64 @@ def test_explicit_cpu_ignores_a_gpu_that_was_given(monkeypatch):
 def test_unknown_device_lists_the_choices():
     with pytest.raises(ValueError, match="'auto', 'cpu' or 'cuda'"):
         choose_device("tpu")
+
+
+# --- precision and memory -------------------------------------------------------------------------
+
+
+def test_forward_passes_in_bfloat16_leave_weights_and_gradients_in_float32():
+    model, seen = seeded_model(), []
+    model[0].register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    gradient = full_batch_gradient(model, examples(), seed=0, precision="bfloat16")
+    local_sgd(model, examples(), LocalTraining(), seed=0, precision="bfloat16")
+    mean_loss(model, examples(), precision="bfloat16")
+    assert set(seen) == {torch.bfloat16}
+    assert {value.dtype for value in [*gradient.values(), *model.state_dict().values()]} == {
+        torch.float32
+    }
+
+
+def test_the_gradient_in_bfloat16_is_that_of_float32_but_for_rounding():
+    model = seeded_model()
+    exact, rounded = (
+        torch.cat([value.flatten() for value in gradient.values()])
+        for gradient in (
+            full_batch_gradient(model, examples(), seed=0, precision=precision)
+            for precision in ("float32", "bfloat16")
+        )
+    )
+    assert not torch.equal(exact, rounded)
+    assert torch.linalg.norm(exact - rounded) < 0.02 * torch.linalg.norm(exact)
+
+
+def test_unknown_precision_lists_the_choices():
+    with pytest.raises(ValueError, match="'half', but must be 'float32' or 'bfloat16'"):
+        compute_in("half", torch.device("cpu"))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_client_leaves_nothing_on_the_gpu(monkeypatch, fails):
+    """The memory can be given back once nothing uses the model any more, also after an error."""
+    models, used_at_release = [], []
+
+    def make_tracked_model(context) -> nn.Module:
+        models.append(weakref.ref(model := make_model()))
+        return model
+
+    def loss(outputs, targets):
+        if fails:
+            raise RuntimeError("out of memory")
+        return nn.functional.cross_entropy(outputs, targets)
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(
+        torch.cuda, "empty_cache", lambda: used_at_release.append([m() for m in models])
+    )
+    app = pytorch_client(make_tracked_model, load_examples, loss)
+    grid = InProcessGrid(app, 2, {"device": "cpu"})
+    strategy = PNCS(FedAvg(fraction_evaluate=float(not fails)), queue_length=0)
+    with pytest.raises(RuntimeError, match="out of memory") if fails else nullcontext():
+        strategy.start(grid, ArrayRecord(seeded_model().state_dict()), num_rounds=1)
+    assert len(used_at_release) == (2 if fails else 4)  # two trained, two evaluated
+    if not fails:  # an error holds on to what it came from until it has been told
+        assert all(model is None for models in used_at_release for model in models)
