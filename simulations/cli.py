@@ -176,7 +176,7 @@ def _run_on_ray(
             gpus_per_client=gpus_per_client,
             logical_gpus=logical_gpus,
         )
-        check_run(config, clients)
+        check_run(config, clients, placement)
     output = output_path(config)
     config = replace(config, output_dir=str(output))
     out.print(f"{clients} clients; {placement.describe()}", highlight=False)

@@ -42,6 +42,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "normalization": ("imagenet1k-v1", "imagenet1k-features"),
     "features": ("standardized", "raw"),
     "device": ("auto", "cpu", "cuda"),
+    "precision": ("float32", "bfloat16"),
 }
 """What the settings that are names may be; a strategy also an import path, ``module:Rule``."""
 
@@ -89,6 +90,7 @@ class Config:
     features: str
     cache_dir: str
     device: str
+    precision: str
     tensorboard: bool
     output_dir: str
     seed: int

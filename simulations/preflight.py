@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord
 from pncs_flower.layers import choose_layers
 
 from .config import Config
+from .gpu_memory import check_gpu_memory, free_gpu_memory
 from .inputs import empty_model, load_inputs
 from .partitions import check_partition
 from .strategies import build_strategy
@@ -26,10 +27,13 @@ class Machine:
         CPU cores that this process may use.
     gpus : int
         GPUs that PyTorch sees.
+    gpu_memory : int (default: 0)
+        Bytes that are free on the GPU that has the least; 0 if that is not known.
     """
 
     cpus: int
     gpus: int
+    gpu_memory: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,8 @@ def detect_machine() -> Machine:
     """Return what this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     cpus = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return Machine(cpus, torch.cuda.device_count())
+    gpus = torch.cuda.device_count()
+    return Machine(cpus, gpus, free_gpu_memory() if gpus else 0)
 
 
 def place_clients(
@@ -165,8 +170,10 @@ def check_device(config: Config) -> None:
         )
 
 
-def check_run(config: Config, num_clients: int | None = None) -> None:
-    """Check what a run needs besides a machine: data, strategy, layers, enough clients.
+def check_run(
+    config: Config, num_clients: int | None = None, placement: Placement | None = None
+) -> None:
+    """Check what a run needs: data, strategy, layers, enough clients, and memory on the GPUs.
 
     Parameters
     ----------
@@ -174,6 +181,8 @@ def check_run(config: Config, num_clients: int | None = None) -> None:
         The settings.
     num_clients : int, optional (default: None)
         How many clients there will be, where that is known.
+    placement : Placement, optional (default: None)
+        What each of them gets, where that is known.
 
     Raises
     ------
@@ -196,6 +205,15 @@ def check_run(config: Config, num_clients: int | None = None) -> None:
     if num_clients is not None:
         check_partition(
             inputs.train_labels, num_clients, config.partition, config.shards_per_client
+        )
+    if num_clients is not None and placement is not None and placement.machine is not None:
+        check_gpu_memory(
+            config,
+            inputs,
+            num_clients,
+            placement.at_once or 1,
+            placement.gpus_per_client,
+            placement.machine.gpu_memory,
         )
 
 
