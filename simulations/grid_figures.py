@@ -1,27 +1,30 @@
 """The pictures of a report on a grid."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from numpy.typing import NDArray
 
 from pncs_flower.protocol import client_order
 
 from .grid import ALL_CLIENTS
 from .grid_results import GridResults, Run, mean_interval
 
-__all__ = ["draw_choices", "draw_curves"]
+__all__ = ["draw_choices", "draw_curves", "draw_similarities", "run_with_similarities"]
 
 # Okabe and Ito's colours, which differ in lightness too; the reference is the first.
 _COLOURS = ("#0072b2", "#e69f00", "#d55e00", "#cc79a7", "#009e73", "#56b4e9", "#7f6000", "#999999")
 _DASHES = ("-", "--", "-.", ":")
 _MEGABYTE = 1e6
+_HEAT_MAPS = 4
 
 
 def draw_curves(results: GridResults, over: Literal["rounds", "bytes"], path: Path) -> None:
@@ -90,6 +93,50 @@ def draw_choices(results: GridResults, path: Path) -> None:
     figure.supxlabel("round", fontsize=10)
     figure.supylabel("client", fontsize=10)
     figure.savefig(path)
+
+
+def run_with_similarities(results: GridResults) -> Run | None:
+    """Return the first run of the reference, or else of any line, that kept its similarities."""
+    runs = results.runs
+    ordered = sorted(runs, key=lambda run: run.cell["line"] != results.reference)
+    return next((run for run in ordered if "similarity" in run.rounds[0]), None)
+
+
+def draw_similarities(run: Run, path: Path) -> None:
+    """Draw how alike the clients' gradients were in some rounds, and which were chosen."""
+    clients = sorted({c for row in run.rounds for c in row["clients"]}, key=client_order)
+    kept = [row for row in run.rounds if "similarity" in row]
+    places = np.linspace(0, len(kept) - 1, min(_HEAT_MAPS, len(kept))).round().astype(int)
+    rows = [kept[place] for place in places]
+    matrices = [_matrix(row, clients) for row in rows]
+    off_diagonal = ~np.eye(len(clients), dtype=bool)
+    bound = max(1e-6, *(float(np.nanmax(np.abs(m[off_diagonal]), initial=0)) for m in matrices))
+    figure = Figure(figsize=(3.1 * len(rows) + 0.8, 3.2), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(1, len(rows), squeeze=False).flat
+    for axes, row, matrix in zip(grid, rows, matrices, strict=True):
+        np.fill_diagonal(matrix, np.nan)
+        image = axes.imshow(matrix, cmap="RdBu_r", vmin=-bound, vmax=bound)
+        chosen = [clients.index(client) for client in row["chosen"]]
+        pairs = [(i, j) for i in chosen for j in chosen if i != j]
+        for i, j in pairs:
+            axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, linewidth=1.6))
+        axes.set_title(f"round {row['round']}", fontsize=10)
+        axes.set_facecolor("#eeeeee")
+        axes.set_xticks(range(len(clients)), clients, fontsize=7)
+        axes.set_yticks(range(len(clients)), clients, fontsize=7)
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+    figure.colorbar(image, ax=list(figure.axes), label="similarity", shrink=0.8)
+    figure.savefig(path)
+
+
+def _matrix(row: Mapping[str, Any], clients: Sequence[str]) -> NDArray[np.float64]:
+    """Return the similarities of a round among all clients, NaN where there are none."""
+    matrix = np.full((len(clients), len(clients)), np.nan)
+    places = [clients.index(client) for client in row["similarity"]["clients"]]
+    matrix[np.ix_(places, places)] = row["similarity"]["values"]
+    return matrix
 
 
 def _lines(results: GridResults) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from .claims import judge
 from .grid import ALL_CLIENTS
-from .grid_figures import draw_choices, draw_curves
+from .grid_figures import draw_choices, draw_curves, draw_similarities, run_with_similarities
 from .grid_results import LAST, GridResults, compare, mean_interval, rounds_to_reach
 from .page import Row, picture, table, write_page
 
@@ -47,6 +47,7 @@ def write_report(folder: Path, results: GridResults) -> Path:
         "<h2>Accuracy over bytes</h2>",
         picture(folder / "bytes.png", "Test accuracy over bytes sent, by rule"),
         "<p>Bytes are those of record contents that all clients send, pre-rounds included.</p>",
+        _bytes_per_round(results),
         "<h2>Converged accuracy</h2>",
         _converged(results),
         _at_rounds(results),
@@ -57,7 +58,9 @@ def write_report(folder: Path, results: GridResults) -> Path:
         "<h2>Who was chosen when</h2>",
         picture(folder / "choices.png", "Chosen clients by round, by rule"),
         f"<p>{escape(next(iter(results.panels)))}, the first seed.</p>",
+        _similarities(results, folder / "similarities.png"),
         "<h2>Settings</h2>",
+        _tuning(results),
         _settings(results),
     ]
     write_page(folder / REPORT, results.grid["title"], parts)
@@ -120,6 +123,63 @@ def _converged(results: GridResults) -> str:
         f"bold ({ALL_CLIENTS} is the ceiling and does not compete)."
     )
     return table(["rule", *results.panels], rows, caption)
+
+
+def _bytes_per_round(results: GridResults) -> str:
+    rows = []
+    for panel, by_line in results.panels.items():
+        for line, runs in by_line.items():
+            means = [
+                sum(value for run in runs for row in run.rounds for value in pick(row).values())
+                / sum(len(run.rounds) for run in runs)
+                for pick in (
+                    lambda row: {k: v for k, v in row["bytes_up"].items() if k != "training"},
+                    lambda row: {"": row["bytes_up"].get("training", 0)},
+                    lambda row: row["bytes_up"],
+                    lambda row: row["bytes_down"],
+                )
+            ]
+            rows.append([f"{escape(panel)}: {escape(line)}", *(f"{m / 1e3:,.1f}" for m in means)])
+    caption = (
+        "kB in a round, all clients together, averaged over rounds and seeds. An update that a "
+        "client has kept since the pre-round is sent once only, if it is chosen."
+    )
+    headings = ["rule", "before the choice", "updates", "sent by clients", "sent to clients"]
+    return table(headings, rows, caption)
+
+
+def _similarities(results: GridResults, path: Path) -> str:
+    run = run_with_similarities(results)
+    if run is None:
+        return ""
+    draw_similarities(run, path)
+    what = f"{run.cell['line']}, {run.cell['panel']}, seed {run.cell['seed']}"
+    return (
+        "<h2>How alike the gradients are</h2>"
+        + picture(path, "Similarity of every two clients in some rounds")
+        + f"<p>{escape(what)}. Clients that cool down send no summary and are grey; the pairs of "
+        "chosen clients are framed.</p>"
+    )
+
+
+def _tuning(results: GridResults) -> str:
+    tuned = results.grid.get("tuned", [])
+    if not tuned:
+        return ""
+    rates = list(dict.fromkeys(rate for each in tuned for rate in each["accuracies"]))
+    rows = [
+        [
+            f"{escape(each['panel'])}: {escape(each['line'])}",
+            *(_bold(f"{each['accuracies'][r]:.3f}", float(r) == each["lr"]) for r in rates),
+        ]
+        for each in tuned
+    ]
+    caption = (
+        "Learning rates tried: accuracy on a tenth of the training examples, which no client then "
+        f"held, averaged over the last {LAST} rounds and {results.grid['tune']['seeds']} other "
+        "seeds; the rate in bold was taken. 0: no run came to an end."
+    )
+    return table(["rule", *(f"lr {rate}" for rate in rates)], rows, caption)
 
 
 def _at_rounds(results: GridResults) -> str:
