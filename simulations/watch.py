@@ -60,7 +60,7 @@ def open_tensorboard(folder: Path) -> Callable[[Mapping[str, Any]], None]:
             "tensorboard = true, but TensorBoard is not installed: pip install tensorboard, or "
             "set tensorboard = false"
         ) from None
-    writer: Any = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+    writer: Any = SummaryWriter(str(folder))
 
     def add(row: Mapping[str, Any]) -> None:
         values = {
