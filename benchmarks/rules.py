@@ -32,14 +32,18 @@ from pncs_flower.simulations.models import build_model
 from pncs_flower.simulations.training import evaluate
 from pncs_flower.strategies import (
     PNCS,
+    ActiveFL,
+    DivFL,
     GradientMemory,
+    GradientNorm,
+    PowerOfChoice,
     RoundRobin,
     SelectionStrategy,
     UniformSelection,
 )
 
 # What may differ between a start and the next that goes on with its file.
-_NOT_SETTINGS = ("output", "rules", "seeds", "workers", "quick")
+_NOT_SETTINGS = ("output", "rules", "seeds", "workers", "quick", "against")
 
 LAST = 5  # the final accuracy is the mean over this many last rounds
 
@@ -72,10 +76,6 @@ def rules(clients: int, selected: int, sketch: int) -> dict[str, Maker]:
         by_name[f"memory-keep-{percent}%"] = partial(
             GradientMemory, **some, sketch=count, forgetting=percent / 100
         )
-    try:
-        from pncs_flower.strategies import ActiveFL, DivFL, GradientNorm, PowerOfChoice
-    except ImportError:
-        return by_name
     return by_name | {
         "active-fl": partial(ActiveFL, **some, unseen="first"),
         "power-of-choice": partial(PowerOfChoice, **some, candidates=max(selected, clients // 2)),
@@ -155,28 +155,29 @@ def table(results: list[dict], options: argparse.Namespace) -> str:
         rule: np.array([np.mean(r["accuracies"][-LAST:]) for r in cells])
         for rule, cells in by_rule.items()
     }
+    reference = options.against
     lines = [
         f"| rule | final accuracy (last {LAST} rounds) | round {early} "
-        "| against uniform (paired t) | way from uniform to all | MB up a run | seconds a run |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        f"| {reference} less this, paired | way from uniform to all | MB up a run |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
-    for rule, cells in by_rule.items():
-        values, n = final[rule], len(cells)
+    for rule in sorted(by_rule, key=lambda rule: -final[rule].mean()):
+        cells, values = by_rule[rule], final[rule]
+        n = len(cells)
         error = f" ± {values.std(ddof=1) / n**0.5:.4f}" if n > 1 else ""
         first = np.mean([r["accuracies"][early - 1] for r in cells])
         against = way = "-"
-        if "uniform" in final and rule != "uniform" and n == len(final["uniform"]) > 1:
-            difference = values - final["uniform"]
-            p = ttest_rel(values, final["uniform"]).pvalue
+        if reference in final and rule != reference and n == len(final[reference]) > 1:
+            difference = final[reference] - values
+            p = ttest_rel(final[reference], values).pvalue
             against = f"{difference.mean():+.4f} (p = {p:.1g})"
-            if "all" in final and rule != "all":
-                whole = (final["all"] - final["uniform"]).mean()
-                way = f"{difference.mean() / whole:.0%}"
+        if {"uniform", "all"} <= final.keys() and rule not in ("uniform", "all"):
+            whole = final["all"].mean() - final["uniform"].mean()
+            way = f"{(values.mean() - final['uniform'].mean()) / whole:.0%}"
         megabytes = np.mean([r["bytes-up"] for r in cells]) / 1e6
-        seconds = np.mean([r["seconds"] for r in cells])
         lines.append(
             f"| {rule} | {values.mean():.4f}{error} | {first:.3f} | {against} | {way} "
-            f"| {megabytes:.1f} | {seconds:.0f} |"
+            f"| {megabytes:.1f} |"
         )
     return "\n".join(lines)
 
@@ -200,6 +201,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--against", default="memory", help="rule that others are paired with")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument(
         "--output",
