@@ -35,6 +35,15 @@ def test_subset() -> None:
     assert all(line.endswith("proved") for line in lines[2:])
 
 
-@pytest.mark.parametrize("script", ["similarity.py", "sketch.py", "subset.py"])
+def test_gpu() -> None:
+    """The whole script, on the CPU."""
+    pytest.importorskip("torchvision", reason="needs pncs-flower[simulation]")
+    options = ("--layers", "classifier.6", "--rounds", "2", "--examples", "8")
+    lines = run("gpu.py", "--device", "cpu", *options)
+    assert [line[:13] for line in lines[2:]] == ["cpu, float32 ", "cpu, float32 ", "cpu, bfloat16"]
+    assert all("2 of 2 rounds as on the CPU" in line for line in lines[2:4])
+
+
+@pytest.mark.parametrize("script", ["similarity.py", "sketch.py", "subset.py", "gpu.py"])
 def test_help_gives_examples(script: str) -> None:
     assert any(line.startswith(f"python benchmarks/{script}") for line in run(script, "--help"))
