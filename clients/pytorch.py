@@ -102,14 +102,14 @@ def local_sgd(
     """
     size, device = len(examples[0]), examples[0].device
     batch_size = training.batch_size or size
-    optimizer = torch.optim.SGD(model.parameters(), lr=training.lr, momentum=training.momentum)
+    velocity: dict[nn.Parameter, Tensor] = {}
     order = torch.Generator().manual_seed(seed)
-    torch.manual_seed(seed)
+    _seed(seed, device)
     model.train()
     total = torch.zeros((), device=device)
     for _ in range(training.local_epochs):
         for batch, answers in _batches(examples, batch_size, order):
-            optimizer.zero_grad()
+            model.zero_grad()
             # In pieces, as in full_batch_gradient: a step on all examples is that gradient to the
             # bit, and no larger a piece than that is in memory or read twice.
             for chunk, wanted in zip(batch.split(_CHUNK), answers.split(_CHUNK), strict=True):
@@ -117,8 +117,30 @@ def local_sgd(
                     loss = loss_function(model(chunk), wanted)
                 (loss * (len(chunk) / len(batch))).backward()
                 total += loss.detach() * len(chunk)
-            optimizer.step()
+            _step(model, training, velocity)
     return float(total) / (size * training.local_epochs)
+
+
+def _seed(seed: int, device: torch.device) -> None:
+    # torch.manual_seed also notes a seed for GPUs not yet used, with the whole stack: more work
+    # than a step of a small model, and kept for ever.
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+
+
+@torch.no_grad()
+def _step(model: nn.Module, training: LocalTraining, velocity: dict[nn.Parameter, Tensor]) -> None:
+    """Do what torch.optim.SGD does, without what a new one costs in each round of each client."""
+    for parameter in model.parameters():
+        step = parameter.grad
+        if step is None:
+            continue
+        if training.momentum:
+            kept = velocity.get(parameter)
+            step = step.clone() if kept is None else kept.mul_(training.momentum).add_(step)
+            velocity[parameter] = step
+        parameter.add_(step, alpha=-training.lr)
 
 
 def _batches(examples: Examples, size: int, order: torch.Generator) -> Iterator[Examples]:
@@ -160,7 +182,7 @@ def full_batch_gradient(
         trained.
     """
     inputs, targets = examples
-    torch.manual_seed(seed)
+    _seed(seed, inputs.device)
     model.train()
     model.zero_grad()
     for chunk, answer in zip(inputs.split(_CHUNK), targets.split(_CHUNK), strict=True):

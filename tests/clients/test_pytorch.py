@@ -100,6 +100,20 @@ def test_a_step_on_many_examples_is_their_gradient_to_the_bit():
         assert torch.equal(after, before[name].add(gradient[name], alpha=-0.1)), name
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_steps_are_those_of_torchs_sgd_to_the_bit(momentum: float):
+    model, reference = seeded_model(), seeded_model()
+    local_sgd(model, examples(), LocalTraining(0.1, momentum, 3, 0), seed=0)
+    optimizer = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=momentum)
+    for _ in range(3):
+        optimizer.zero_grad()
+        inputs, targets = examples()
+        torch.nn.functional.cross_entropy(reference(inputs), targets).backward()
+        optimizer.step()
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, reference.state_dict()[name]), name
+
+
 def test_training_depends_on_the_seed_alone():
     def train(seed: int) -> dict[str, np.ndarray]:
         model = seeded_model()
