@@ -1,12 +1,14 @@
 """Replies are looked for often, never longer than the timeout, and only on Flower's own grid."""
 
 import time
+from unittest.mock import MagicMock
 
 import pytest
 from apps import numpy_app
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 from flwr.superlink.grid.http_grid import HttpGrid
+from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
 from pncs_flower.clients import summary_mod
 from pncs_flower.simulations.in_process import InProcessGrid
@@ -20,11 +22,16 @@ class Slow(InProcessGrid):
     delay = 0.1
     refused: int | None = None  # place of a message that is not accepted
 
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self._due, self.pushed = {}, []
+
     def push_messages(self, messages):
         messages = list(messages)
         ids = super().push_messages(messages)
         now = time.monotonic()
-        self._due = {
+        self.pushed.append([message.metadata.dst_node_id for message in messages])
+        self._due |= {
             i: now + self.delay * (message.metadata.dst_node_id - 999)
             for i, message in zip(ids, messages, strict=True)
         }
@@ -83,8 +90,29 @@ def test_pauses_grow_with_the_time_waited_up_to_those_of_flower(monkeypatch):
     assert 200 <= clock[0] <= 200 * 1.05
 
 
-def test_flowers_grid_of_a_deployment_is_wrapped_and_no_other():
+def test_second_message_waits_for_the_answer_to_the_first():
+    grid = Slow(numpy_app.make_app(), 3)
+    both = [*messages(grid), *messages(grid)]
+    replies = PollingGrid(grid, least_pause=0.02, one_at_a_time=True).send_and_receive(both)
+    assert {r.metadata.reply_to_message_id for r in replies} == {
+        m.metadata.message_id for m in both
+    }
+    assert grid.pushed[0] == [1000, 1001, 1002]
+    assert [node for nodes in grid.pushed[1:] for node in nodes] == [1000, 1001, 1002]
+
+
+def test_messages_that_never_were_pushed_have_an_id_when_the_time_is_up():
+    grid = Slow(numpy_app.make_app(), 2)
+    grid.delay = 50
+    both = [*messages(grid), *messages(grid)]
+    replies = PollingGrid(grid, one_at_a_time=True).send_and_receive(both, timeout=0.3)
+    assert replies == []
+    assert len({m.metadata.message_id for m in both} - {""}) == 4
+
+
+def test_flowers_own_grids_are_wrapped_and_no_others():
     assert isinstance(polled(HttpGrid(token="t", insecure=True)), PollingGrid)
+    assert isinstance(polled(InMemoryGrid(MagicMock())), PollingGrid)
     grid = InProcessGrid(numpy_app.make_app(), 1)
     assert polled(grid) is grid
     wrapped = PollingGrid(grid)
