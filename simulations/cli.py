@@ -39,6 +39,8 @@ pncs run --strategy uniform --dataset fashion-mnist --model cnn
 pncs run --gpus-per-client 0.25 --set lr=0.05 --set layers=fc2
 
 pncs run --engine in-process --output runs/first
+
+pncs run --resume runs/first --rounds 40
 """
 
 
@@ -69,7 +71,10 @@ _SETTINGS = {"rounds": "num-rounds", "output": "output-dir"}
 
 @app.command(epilog=EXAMPLES)
 def run(
-    clients: Annotated[int, typer.Option(help="Simulated clients.", min=1)] = 10,
+    clients: Annotated[
+        int | None,
+        typer.Option(help="Simulated clients. [dim]\\[default: 10][/dim]", min=1),
+    ] = None,
     rounds: Annotated[int | None, _knob("rounds", "Rounds of training.")] = None,
     strategy: Annotated[
         str | None, _knob("strategy", "pncs, uniform, ..., or module:Rule for a rule of yours.")
@@ -93,6 +98,13 @@ def run(
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, such as lr=0.05."),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Go on with the run in this folder, with its settings; --rounds may be given.",
+        ),
     ] = None,
     engine: Annotated[
         Engine, typer.Option(help="Flower's simulation on Ray, or this process.")
@@ -120,9 +132,11 @@ def run(
     }
     with said_plainly():
         given = {key: value for key, value in chosen.items() if value is not None}
-        config = Config.from_run_config(
-            default_run_config() | given | dict(parse_setting(text) for text in settings or [])
-        )
+        given |= dict(parse_setting(text) for text in settings or [])
+        if resume is None:
+            config, clients = Config.from_run_config(default_run_config() | given), clients or 10
+        else:
+            config, clients = _resumed(resume.expanduser().resolve(), given, clients)
         if engine is Engine.IN_PROCESS and (gpus_per_client or logical_gpus):
             raise ValueError(
                 "gpus-per-client and logical-gpus share out GPUs among Ray's workers: leave them "
@@ -159,6 +173,26 @@ def main() -> None:
     app()
 
 
+def _resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> tuple[Config, int]:
+    """Return the settings and the number of clients of a run that is to go on."""
+    from .results import read_settings
+
+    other = sorted(given.keys() - {"num-rounds"})
+    if other:
+        raise ValueError(
+            f"--resume goes on with the settings of {folder}, so {', '.join(other)} cannot be "
+            "changed: leave them out"
+        )
+    settings, before = read_settings(folder)
+    if clients and before and clients != before:
+        raise ValueError(f"--clients is {clients}, but the run in {folder} has {before}")
+    # Settings that are newer than the run have their defaults.
+    config = Config.from_run_config(default_run_config() | settings | dict(given))
+    if not config.checkpoint:
+        raise ValueError(f"the run in {folder} was not saved, as its setting checkpoint is false")
+    return replace(config, resume=True, output_dir=str(folder)), clients or before or 10
+
+
 def _run_on_ray(
     config: Config, clients: int, cpus_per_client: int, gpus_per_client: float, logical_gpus: int
 ) -> None:
@@ -183,7 +217,7 @@ def _run_on_ray(
     out.print(f"Flower's log: {output / FLOWER_LOG}", highlight=False, soft_wrap=True)
     out.print("Starting Flower and Ray, which takes half a minute or more ...", highlight=False)
     with exit_on_signals(), _progress(config.num_rounds) as show:
-        shown = 0
+        shown = len(read_rounds(output))
 
         def follow() -> None:
             nonlocal shown

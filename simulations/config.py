@@ -92,6 +92,8 @@ class Config:
     device: str
     precision: str
     tensorboard: bool
+    checkpoint: bool
+    resume: bool
     output_dir: str
     seed: int
 

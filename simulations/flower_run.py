@@ -64,7 +64,7 @@ def run_in_flower(
     adopt_orphans()
     home = Path(tempfile.mkdtemp(prefix="pncs-"))
     try:
-        with (output / FLOWER_LOG).open("w", encoding="utf-8") as log:
+        with (output / FLOWER_LOG).open("a", encoding="utf-8") as log:
             _Flower(home).run(config, num_clients, placement, log, on_poll)
     finally:
         with ignoring_signals():

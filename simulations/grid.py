@@ -24,7 +24,16 @@ _LAYERS: dict[tuple[str, int], dict[str, Scalar]] = {
 _MODELS = ("vgg16", "scratch")
 _AXES = ("layers", "selected", "queue")
 # What says where something is or computes, and changes no result.
-_PLACES = ("output-dir", "data-dir", "cache-dir", "weights", "device", "tensorboard")
+_PLACES = (
+    "output-dir",
+    "data-dir",
+    "cache-dir",
+    "weights",
+    "device",
+    "tensorboard",
+    "checkpoint",
+    "resume",
+)
 
 
 _CLAIMS = {

@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +138,8 @@ def _run_cell(cell: Cell) -> Rows:
     grid = InProcessGrid(client_app, cell.clients, cell.settings)
     with errors_only(), tempfile.TemporaryDirectory(prefix="pncs-cell-") as work:
         output = Path(work)
-        train(grid, cell.config, output, lambda row: None)
+        # A cell that is stopped is run again from its start.
+        train(grid, replace(cell.config, checkpoint=False), output, lambda row: None)
         summary = json.loads((output / "summary.json").read_text(encoding="utf-8"))
         rounds = read_rounds(output)
     return [{**asdict(cell), "command": cell.command}, *rounds, summary]

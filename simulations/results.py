@@ -3,33 +3,54 @@
 import json
 import math
 import time
+import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pncs_flower.strategies.history import append_json_line
+from pncs_flower.strategies.history import append_json_line, write_json_lines
 
 from .config import Config, Scalar
 
-__all__ = ["ROUNDS", "RunFolder", "format_toml", "output_path", "read_rounds"]
+__all__ = [
+    "CHECKPOINT",
+    "ROUNDS",
+    "RunFolder",
+    "format_toml",
+    "output_path",
+    "read_rounds",
+    "read_settings",
+]
+
+CHECKPOINT = "checkpoint"
+"""Name of the folder that a run is resumed from."""
 
 ROUNDS = "rounds.jsonl"
 """Name of the file with one line of JSON for each round."""
 
 
 def output_path(config: Config) -> Path:
-    """Return the absolute path of a run's folder, made, which must not hold a run already.
+    """Return the absolute path of a run's folder, made, which must not hold another run.
 
     Raises
     ------
     FileExistsError
-        If there are rounds or settings in it: two runs in one file would look like one.
+        If there are rounds or settings in it, unless the run is to be resumed: two runs in one file
+        would look like one.
+    FileNotFoundError
+        If the run to resume is not there.
     ValueError
         If the folder cannot be made.
     """
+    if config.resume:
+        path = Path(config.output_dir).expanduser().resolve()
+        if not config.output_dir or not (path / "config.toml").exists():
+            raise FileNotFoundError(f"{config.output_dir or 'output-dir'} holds no run to resume")
+        return path
     default = f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config.strategy.replace(':', '-')}"
     path = Path(config.output_dir or default).expanduser().resolve()
     try:
@@ -41,7 +62,10 @@ def output_path(config: Config) -> Path:
             "path of a folder that you may write"
         ) from None
     if taken:
-        raise FileExistsError(f"{path} holds a run already: choose another output-dir, or move it")
+        raise FileExistsError(
+            f"{path} holds a run already: choose another output-dir, or go on with that run: "
+            f"pncs run --resume {path}"
+        )
     return path
 
 
@@ -54,24 +78,52 @@ class RunFolder:
         The folder; made if it does not exist.
     config : Config
         The settings, for ``config.toml``.
+
+    Attributes
+    ----------
+    rows : list of dict
+        The rounds in it, also those of an earlier start of the same run.
+
+    Raises
+    ------
+    ValueError
+        If another process writes to it now.
     """
 
     def __init__(self, path: Path, config: Config) -> None:
         path.mkdir(parents=True, exist_ok=True)
         self.path = path
-        (path / "config.toml").write_text(format_toml(config.to_run_config()), encoding="utf-8")
-        (path / ROUNDS).touch()
+        self._lock = _lock(path)
+        settings = replace(config, resume=False).to_run_config()
+        (path / "config.toml").write_text(format_toml(settings), encoding="utf-8")
+        self.rows = read_rounds(path)
+        # Without the line that was being written when an earlier start was stopped.
+        write_json_lines(path / ROUNDS, self.rows)
 
     def add_round(self, row: Mapping[str, Any]) -> None:
-        """Append a round to ``rounds.jsonl``; a number that is not finite becomes null."""
-        append_json_line(self.path / ROUNDS, _finite(dict(row)))
+        """Append a round to ``rounds.jsonl``; a number that is not finite becomes null.
+
+        Rounds from this one on, of an earlier start that did not come to save them, are dropped.
+        """
+        kept = [earlier for earlier in self.rows if earlier["round"] < row["round"]]
+        if len(kept) < len(self.rows):
+            self.rows = kept
+            write_json_lines(self.path / ROUNDS, kept)
+        self.rows.append(_finite(dict(row)))
+        append_json_line(self.path / ROUNDS, self.rows[-1])
+
+    def close(self) -> None:
+        """Let another process write to the folder."""
+        if self._lock is not None:
+            self._lock.close()
 
     def finish(self, weights: Mapping[str, NDArray[Any]], summary: Mapping[str, Any]) -> None:
-        """Write ``weights.npz`` and ``summary.json``."""
+        """Write ``weights.npz`` and ``summary.json``, and close the folder."""
         with (self.path / "weights.npz").open("wb") as file:
             np.savez(file, allow_pickle=False, **weights)
         text = json.dumps(_finite(dict(summary)), indent=2, allow_nan=False)
         (self.path / "summary.json").write_text(text + "\n", encoding="utf-8")
+        self.close()
 
 
 def read_rounds(path: Path, skip: int = 0) -> list[dict[str, Any]]:
@@ -87,11 +139,50 @@ def read_rounds(path: Path, skip: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in whole[skip:]]
 
 
+def read_settings(path: Path) -> tuple[dict[str, Scalar], int | None]:
+    """Return a run's settings, and how many clients it has if a round is done.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder holds no run.
+    ValueError
+        If its settings cannot be read.
+    """
+    file = path / "config.toml"
+    if not file.is_file():
+        raise FileNotFoundError(f"{path} holds no run to resume: it has no config.toml")
+    try:
+        settings = tomllib.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be read: {error}") from None
+    rows = read_rounds(path)
+    return settings, len(rows[0]["clients"]) if rows else None
+
+
 def format_toml(values: Mapping[str, Scalar]) -> str:
     """Return settings as TOML."""
     # For these types JSON is TOML, if only what lies beyond ASCII is left as it is.
     lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
     return "\n".join(lines) + "\n"
+
+
+def _lock(path: Path) -> IO[str] | None:
+    """Hold a folder until the file is closed: what a killed start left running may still write."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        return None
+    file = (path / "lock").open("a", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise ValueError(
+            f"another process still writes to {path}: wait until it ends, or stop it (fuser -v "
+            f"{path / 'lock'} names it)"
+        ) from None
+    return file
 
 
 def _finite(value: Any) -> Any:

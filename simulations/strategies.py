@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any, cast
 
 from flwr.serverapp.strategy import FedAvg
@@ -33,8 +34,15 @@ __all__ = ["build_strategy"]
 Make = Callable[..., SelectionStrategy]
 
 
-def build_strategy(config: Config) -> SelectionStrategy:
+def build_strategy(config: Config, checkpoint: Path | None = None) -> SelectionStrategy:
     """Return the selection strategy of the settings, around Flower's FedAvg.
+
+    Parameters
+    ----------
+    config : Config
+        The settings.
+    checkpoint : Path, optional (default: None)
+        Folder in which the run is saved after each round; not saved if None.
 
     Raises
     ------
@@ -49,7 +57,7 @@ def build_strategy(config: Config) -> SelectionStrategy:
             min_available_nodes=1,
             weighted_by_key=weights[config.aggregation],
         )
-    options: dict[str, Any] = {"seed": config.seed}
+    options: dict[str, Any] = {"seed": config.seed, "checkpoint": checkpoint}
     if config.queue_length >= 0:
         options["queue_length"] = config.queue_length
     if ":" in config.strategy:

@@ -19,7 +19,7 @@ from pncs_flower.strategies import RoundRecord, SelectionError
 from .config import Config
 from .inputs import Inputs, initial_model, load_inputs
 from .preflight import check_run
-from .results import RunFolder
+from .results import CHECKPOINT, RunFolder
 from .strategies import build_strategy
 from .watch import TENSORBOARD, open_tensorboard, watch_similarity
 
@@ -73,38 +73,39 @@ def train(
     inputs = load_inputs(config)
     model = initial_model(config, inputs)
     initial = ArrayRecord(model.state_dict())
-    strategy = build_strategy(config)
+    strategy = build_strategy(config, output / CHECKPOINT if config.checkpoint else None)
     similarities = watch_similarity(strategy)
     log_round = open_tensorboard(output / TENSORBOARD) if config.tensorboard else lambda row: None
     folder = RunFolder(output, config)
-    rows: list[dict[str, Any]] = []
-    first: dict[str, float] = {}
     device = choose_device("cpu" if config.device == "cpu" else "auto")
     examples, labels = (tensor.to(device) for tensor in inputs.test_tensors())
     model.to(device)
-    start = time.perf_counter()
+    first = _scores(model, examples, labels)
+    start = time.perf_counter() - (folder.rows[-1]["elapsed"] if folder.rows else 0.0)
 
     def after_round(number: int, arrays: ArrayRecord) -> MetricRecord:
-        model.load_state_dict(arrays.to_torch_state_dict())
-        accuracy, loss = evaluate(model, examples, labels)
-        scores = {"accuracy": accuracy, "loss": loss}
         if number == 0:
-            first.update(scores)
-        else:
-            record = strategy.history[-1]
-            row = {**record.to_dict(), **scores, "elapsed": time.perf_counter() - start}
-            if (similarity := similarities()) is not None:
-                row["similarity"] = similarity
-            rows.append(row)
-            folder.add_round(row)
-            log_round(row)
-            on_round(row)
-            _require_an_update(record)
+            return MetricRecord({**first})
+        model.load_state_dict(arrays.to_torch_state_dict())
+        scores = _scores(model, examples, labels)
+        record = strategy.history[-1]
+        row = {**record.to_dict(), **scores, "elapsed": time.perf_counter() - start}
+        if (similarity := similarities()) is not None:
+            row["similarity"] = similarity
+        folder.add_round(row)
+        log_round(row)
+        on_round(row)
+        _require_an_update(record)
         return MetricRecord({**scores})
 
     result = strategy.start(grid, initial, num_rounds=config.num_rounds, evaluate_fn=after_round)
     weights = {name: array.numpy() for name, array in result.arrays.items()}
-    folder.finish(weights, _summary(rows, first, str(device), inputs))
+    folder.finish(weights, _summary(folder.rows, first, str(device), inputs))
+
+
+def _scores(model: nn.Module, examples: Tensor, labels: Tensor) -> dict[str, float]:
+    accuracy, loss = evaluate(model, examples, labels)
+    return {"accuracy": accuracy, "loss": loss}
 
 
 def _require_an_update(record: RoundRecord) -> None:
