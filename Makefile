@@ -19,10 +19,11 @@ test: $(INSTALLED)
 # The longest tests in full; `make test` runs them at reduced size.
 soak: $(INSTALLED)
 	PNCS_KILLS=100 PNCS_HOSTILE_REPLIES=10000 PNCS_SOAK_ROUNDS=2000 PNCS_SOAK_CLIENTS=100 \
-	    PNCS_HONEST_ROUNDS=1000 PNCS_SUPERLINK_KILLS=3 \
+	    PNCS_HONEST_ROUNDS=1000 PNCS_SUPERLINK_KILLS=3 PNCS_RAY_KILLS=5 \
 	    $(BIN)/python -m pytest -v --durations=0 -o timeout=3600 \
 	    tests/strategies/test_checkpoint.py tests/strategies/test_hostile.py \
-	    tests/strategies/test_soak.py tests/deployment/test_kill.py
+	    tests/strategies/test_soak.py tests/deployment/test_kill.py \
+	    tests/simulations/test_resume.py
 
 # The library on the oldest Flower that it promises to work with, in an environment of its own.
 OLDEST := build/flwr-oldest
