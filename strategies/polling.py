@@ -1,9 +1,9 @@
 """Exchanges on Flower's own grids, without the time that is lost in them.
 
 On a SuperLink, Flower looks for replies every 3 seconds: half of that is waited in vain in each
-exchange, on average. In a simulation, Flower scans all messages that are not yet answered for each
-client, over and over, so that an exchange with two messages for each client takes four times as
-long as one with one.
+exchange, on average. In a simulation, Flower scans all open messages for each client, over and
+over, so that an exchange with two messages for each client takes four times as long as one with
+one, and twice as long as two such exchanges.
 """
 
 import time
@@ -16,8 +16,10 @@ from .grid_view import GridWrapper
 
 __all__ = ["PollingGrid", "polled"]
 
-_LEAST, _MOST = 0.2, 3.0
+_MOST = 3.0
 _SHARE = 0.05
+# What a look costs grows with the messages that are open.
+_PER_MESSAGE = 0.001
 
 
 def polled(grid: Grid) -> Grid:
@@ -30,16 +32,17 @@ def polled(grid: Grid) -> Grid:
         if kind.__name__ == "HttpGrid":
             return PollingGrid(grid)
         if kind.__name__ == "InMemoryGrid":
-            return PollingGrid(grid, least_pause=0.1, one_at_a_time=True)
+            return PollingGrid(grid, least_pause=0.02, in_waves=True)
     return grid
 
 
 class PollingGrid(GridWrapper):
     """A grid that looks for replies often at first, and less often while there are none.
 
-    The pause is a twentieth of the time since the last reply, and at most Flower's 3 seconds. So
-    an exchange takes at most 5% or ``least_pause`` longer than it must, and a client that trains
-    for an hour costs no more requests than it would otherwise.
+    The pause is a twentieth of the time since the last reply, at least ``least_pause`` and a
+    millisecond for each open message, and at most Flower's 3 seconds. So an exchange takes little
+    longer than it must, and a client that trains for an hour costs no more requests than it would
+    otherwise.
 
     Parameters
     ----------
@@ -47,35 +50,34 @@ class PollingGrid(GridWrapper):
         The real grid.
     least_pause : float (default: 0.2)
         Seconds between two looks, at least.
-    one_at_a_time : bool (default: False)
-        Push a second message to a client when it has answered the first. A SuperNode, on the
-        other hand, finds its next message at once if it is there, and else sleeps.
+    in_waves : bool (default: False)
+        Push one message to each client, and the second ones when all have answered. A SuperNode,
+        on the other hand, finds its next message at once if it is there, and else sleeps.
     """
 
-    def __init__(
-        self, grid: Grid, least_pause: float = _LEAST, one_at_a_time: bool = False
-    ) -> None:
+    def __init__(self, grid: Grid, least_pause: float = 0.2, in_waves: bool = False) -> None:
         super().__init__(grid)
         self._least_pause = least_pause
-        self._one_at_a_time = one_at_a_time
+        self._in_waves = in_waves
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Push messages, and pull their replies until all are there or the time is up."""
         ahead = list(messages)
-        node_of: dict[str, int] = {}  # of the messages that wait for a reply
+        waiting: set[str] = set()
         replies: list[Message] = []
         start = last = time.monotonic()
         while True:
-            ahead = self._push(ahead, node_of)
-            found = list(self.pull_messages(node_of)) if node_of else []
+            if ahead and not waiting:
+                ahead = self._push(ahead, waiting)
+            found = list(self.pull_messages(waiting)) if waiting else []
             for reply in found:
                 replies.append(reply)
-                node_of.pop(reply.metadata.reply_to_message_id, None)
+                waiting.discard(reply.metadata.reply_to_message_id)
             now = time.monotonic()
             left = float("inf") if timeout is None else timeout - (now - start)
-            if not (node_of or ahead):
+            if not (waiting or ahead):
                 return replies
             if left <= 0:
                 # They have expired, but every message is to have an id.
@@ -83,27 +85,19 @@ class PollingGrid(GridWrapper):
                 return replies
             if found:
                 last = now
-            if not (found and ahead):
-                pause = max(self._least_pause, _SHARE * (now - last))
-                time.sleep(min(pause, _MOST, left))
+            least = self._least_pause + _PER_MESSAGE * len(waiting)
+            pause = max(least, _SHARE * (now - last))
+            time.sleep(min(pause, _MOST, left))
 
-    def _push(self, messages: list[Message], node_of: dict[str, int]) -> list[Message]:
-        """Push what may be pushed now, and return the rest."""
-        if not messages:
-            return []
-        chosen, rest, busy = [], [], set(node_of.values())
+    def _push(self, messages: list[Message], waiting: set[str]) -> list[Message]:
+        """Push a wave, or all, and return the rest."""
+        chosen: list[Message] = []
+        rest: list[Message] = []
+        busy: set[int] = set()
         for message in messages:
             node_id = message.metadata.dst_node_id
-            if self._one_at_a_time and node_id in busy:
-                rest.append(message)
-            else:
-                chosen.append(message)
-                busy.add(node_id)
+            (rest if self._in_waves and node_id in busy else chosen).append(message)
+            busy.add(node_id)
         # A message that is not accepted has no id, and there is nothing to wait for.
-        accepted = {message_id for message_id in self.push_messages(chosen) if message_id}
-        node_of |= {
-            message.metadata.message_id: message.metadata.dst_node_id
-            for message in chosen
-            if message.metadata.message_id in accepted
-        }
+        waiting.update(message_id for message_id in self.push_messages(chosen) if message_id)
         return rest
