@@ -1,11 +1,12 @@
 """The reference PyTorch client: local SGD or a full-batch gradient, seeded by round and client."""
 
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -248,12 +249,13 @@ def pytorch_client(
         weighs by it takes the plain mean. Its evaluate function replies with the ``loss`` at the
         weights it is sent, over the same training examples.
     """
+    parsed = _LastParsed()
 
     def prepare(message: Message, context: Context) -> tuple[nn.Module, Examples, int, str]:
         device = choose_device(str(context.run_config.get("device", "auto")))
         arrays = next(iter(message.content.array_records.values()))
         model = make_model(context)
-        model.load_state_dict(arrays.to_torch_state_dict())
+        model.load_state_dict(parsed.state(arrays))
         inputs, targets = load_examples(context)
         if len(inputs) == 0:
             raise ValueError(f"client {client_key(context)} has no training examples")
@@ -316,6 +318,24 @@ def pytorch_client(
         return Message(content, reply_to=message)
 
     return app
+
+
+class _LastParsed:
+    """The weights last read: a process that plays many clients is sent the same ones each time."""
+
+    def __init__(self) -> None:
+        self._arrays: list[weakref.ref[Array]] = []
+        self._state: dict[str, Tensor] = {}
+
+    def state(self, arrays: ArrayRecord) -> Mapping[str, Tensor]:
+        """Return the record's tensors, which must not be written to."""
+        known = len(arrays) == len(self._arrays) and list(arrays) == list(self._state)
+        if not known or any(
+            ref() is not array for ref, array in zip(self._arrays, arrays.values(), strict=True)
+        ):
+            self._arrays = [weakref.ref(array) for array in arrays.values()]
+            self._state = arrays.to_torch_state_dict()
+        return self._state
 
 
 @contextmanager

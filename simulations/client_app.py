@@ -17,7 +17,12 @@ Examples = tuple[Tensor, Tensor]
 
 
 def _make_model(context: Context) -> nn.Module:
-    config = Config.from_run_config(context.run_config)
+    return _model(Config.from_run_config(context.run_config))
+
+
+# One for all clients of a process, who overwrite its weights and keep nothing else in it.
+@lru_cache(maxsize=1)
+def _model(config: Config) -> nn.Module:
     return empty_model(config, load_inputs(config))
 
 

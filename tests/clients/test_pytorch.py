@@ -15,6 +15,7 @@ from torch import nn  # noqa: E402
 from pncs_flower.clients.device import choose_device, compute_in  # noqa: E402
 from pncs_flower.clients.pytorch import (  # noqa: E402
     LocalTraining,
+    _LastParsed,
     full_batch_gradient,
     local_sgd,
     mean_loss,
@@ -304,3 +305,15 @@ def test_a_client_leaves_nothing_on_the_gpu(monkeypatch, fails):
     assert len(used_at_release) == (2 if fails else 4)  # two trained, two evaluated
     if not fails:  # an error holds on to what it came from until it has been told
         assert all(model is None for models in used_at_release for model in models)
+
+
+def test_weights_that_are_sent_again_are_not_parsed_again_and_others_are():
+    parsed = _LastParsed()
+    first = ArrayRecord({"w": torch.tensor([1.0, 2.0])})
+    state = parsed.state(first)
+    assert parsed.state(first.copy()) is state
+    other = parsed.state(ArrayRecord({"w": torch.tensor([3.0, 4.0])}))
+    assert other["w"].tolist() == [3.0, 4.0]
+    assert parsed.state(first)["w"].tolist() == [1.0, 2.0]
+    renamed = parsed.state(ArrayRecord({"v": first["w"]}))
+    assert list(renamed) == ["v"]

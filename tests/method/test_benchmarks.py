@@ -47,3 +47,11 @@ def test_gpu() -> None:
 @pytest.mark.parametrize("script", ["similarity.py", "sketch.py", "subset.py", "gpu.py"])
 def test_help_gives_examples(script: str) -> None:
     assert any(line.startswith(f"python benchmarks/{script}") for line in run(script, "--help"))
+
+
+def test_engine() -> None:
+    """The script itself fails if engine and plain loop end with other weights."""
+    sizes = ["--clients", "3", "--rounds", "2", "--server-clients", "30", "--server-rounds", "4"]
+    lines = run("engine.py", *sizes)
+    assert lines[2].split()[0] == "3"
+    assert lines[-1].split()[:3] == ["30", "20", "10"]

@@ -1,0 +1,180 @@
+"""What the in-process engine adds to the training itself, and what the server's own work takes.
+
+The first table: a FedAvg round of Flower's strategy through the engine and the reference client,
+with every client training (a 4100x10 linear layer, one step on 32 examples each, one thread),
+beside a plain PyTorch loop that does the same work: per client its own copy of the weights, SGD,
+and the weighted mean. Both end with the same weights up to rounding, which is checked. Rounds of
+the two take turns. All times are processor times, of which other programs take no part.
+
+The second: rounds of PNCS with 1,000 clients, 20 asked and 10 chosen, whose clients answer from
+memory without computing: what is left is the server's, the pre-round, the choice, the
+records and the aggregation. The memory is that of the process after half of the rounds and after
+all of them.
+
+Examples
+--------
+python benchmarks/engine.py
+python benchmarks/engine.py --clients 10 100 --rounds 20
+"""
+
+import argparse
+import copy
+import logging
+import statistics
+import time
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from measure import machine
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from pncs_flower.clients import SummaryMod
+from pncs_flower.clients.pytorch import pytorch_client
+from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.strategies import PNCS
+
+INPUTS, CLASSES, EXAMPLES, RATE = 4100, 10, 32, 0.1
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--clients", type=int, nargs="+", default=[10, 100, 1000])
+    parser.add_argument("--rounds", type=int, default=10, help="of each size, after one for warmth")
+    parser.add_argument("--server-clients", type=int, default=1000)
+    parser.add_argument("--server-rounds", type=int, default=200)
+    options = parser.parse_args(arguments)
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    print(f"{machine()}, torch {torch.__version__}")
+    print(f"{'clients':>8} {'plain ms':>9} {'engine ms':>10} {'ratio':>6} {'added per client':>17}")
+    for clients in options.clients:
+        plain, engine = compare(clients, options.rounds)
+        added = (engine - plain) / clients
+        print(
+            f"{clients:>8} {plain * 1e3:>9.1f} {engine * 1e3:>10.1f} {engine / plain:>6.2f} "
+            f"{added * 1e6:>14.0f} us",
+            flush=True,
+        )
+    headings = f"{'asked':>6} {'chosen':>7} {'server ms':>10} {'half MB':>8} {'end MB':>7}"
+    print(f"\n{'clients':>8} {headings}")
+    median, half, end = server(options.server_clients, options.server_rounds)
+    print(f"{options.server_clients:>8} {20:>6} {10:>7} {median * 1e3:>10.1f} {half:>8} {end:>7}")
+
+
+def compare(clients: int, rounds: int) -> tuple[float, float]:
+    """Return the median processor seconds of a round of each, checked to do the same."""
+    random = torch.Generator().manual_seed(0)
+    data = [
+        (
+            torch.randn(EXAMPLES, INPUTS, generator=random),
+            torch.randint(0, CLASSES, (EXAMPLES,), generator=random),
+        )
+        for _ in range(clients)
+    ]
+    model = nn.Linear(INPUTS, CLASSES)
+    plain_weights = copy.deepcopy(model.state_dict())
+    arrays = ArrayRecord(model.state_dict())
+    app = pytorch_client(
+        lambda context: model,
+        lambda context: data[int(context.node_config["partition-id"])],
+    )
+    grid = InProcessGrid(app, clients, {"lr": RATE, "batch-size": 0, "device": "cpu"})
+    strategy = FedAvg(fraction_evaluate=0.0)
+    worker = copy.deepcopy(model)
+    plain, engine = [], []
+    for number in range(rounds + 1):
+        start = time.process_time()
+        plain_weights = plain_round(worker, plain_weights, data)
+        plain.append(time.process_time() - start)
+        start = time.process_time()
+        messages = strategy.configure_train(number + 1, arrays, ConfigRecord(), grid)
+        replies = grid.send_and_receive(messages)
+        result, _ = strategy.aggregate_train(number + 1, replies)
+        engine.append(time.process_time() - start)
+        if result is None:
+            raise RuntimeError("the engine's round came to nothing")
+        arrays = result
+    for name, value in arrays.to_torch_state_dict().items():
+        torch.testing.assert_close(value, plain_weights[name], rtol=1e-4, atol=1e-5)
+    return statistics.median(plain[1:]), statistics.median(engine[1:])
+
+
+def plain_round(
+    model: nn.Module, weights: dict[str, Tensor], data: list[tuple[Tensor, Tensor]]
+) -> dict[str, Tensor]:
+    """Train every client from the same weights and return the mean, as a tutorial would."""
+    total = {name: torch.zeros_like(value) for name, value in weights.items()}
+    for inputs, targets in data:
+        model.load_state_dict(weights)
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        for name, value in model.state_dict().items():
+            total[name] += value * (len(inputs) / (EXAMPLES * len(data)))
+    return total
+
+
+def server(clients: int, rounds: int) -> tuple[float, int, int]:
+    """Return the median processor seconds of a round without its clients, and the memory in MB."""
+    update = np.random.default_rng(0).normal(size=CLASSES * INPUTS).astype(np.float32)
+    answers = ArrayRecord({"fc.weight": Array(update.reshape(CLASSES, INPUTS) / 100)})
+    app = ClientApp(mods=[SummaryMod(gradient=lambda message, context: answers)])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        content = RecordDict(
+            {"arrays": answers, "metrics": MetricRecord({"num-examples": 32, "train-loss": 1.0})}
+        )
+        return Message(content, reply_to=message)
+
+    grid = TimedGrid(app, clients)
+    strategy = PNCS(
+        FedAvg(fraction_evaluate=0.0),
+        num_selected=10,
+        candidates=20,
+        summary="gradient",
+        sketch="coordinates:100",
+    )
+    times, memory = [], {}
+    last = [time.process_time(), 0.0]
+
+    def after(number: int, arrays: ArrayRecord) -> MetricRecord:
+        now, inside = time.process_time(), grid.inside
+        if number > 1:  # the first has everybody introduced
+            times.append(now - last[0] - (inside - last[1]))
+        if number in (rounds // 2, rounds):
+            memory[number] = resident_megabytes()
+        last[:] = time.process_time(), grid.inside
+        return MetricRecord({"accuracy": 0.0})
+
+    strategy.start(grid, copy.deepcopy(answers), num_rounds=rounds, evaluate_fn=after)
+    return statistics.median(times), memory[rounds // 2], memory[rounds]
+
+
+class TimedGrid(InProcessGrid):
+    """Counts the seconds that clients take, which are not the server's."""
+
+    inside = 0.0
+
+    def _handle(self, message: Message) -> Message:
+        start = time.process_time()
+        reply = super()._handle(message)
+        self.inside += time.process_time() - start
+        return reply
+
+
+def resident_megabytes() -> int:
+    """Return the process's own memory."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) // 1024 for line in file if line.startswith("RssAnon:"))
+
+
+if __name__ == "__main__":
+    main()
