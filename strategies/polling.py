@@ -20,6 +20,9 @@ _MOST = 3.0
 _SHARE = 0.05
 # What a look costs grows with the messages that are open.
 _PER_MESSAGE = 0.001
+# One scan of so many clients times messages takes Flower as long as its pause between two scans,
+# a tenth of a second. Below, a wave of its own takes longer than what it saves.
+_MANY = 1000
 
 
 def polled(grid: Grid) -> Grid:
@@ -51,8 +54,9 @@ class PollingGrid(GridWrapper):
     least_pause : float (default: 0.2)
         Seconds between two looks, at least.
     in_waves : bool (default: False)
-        Push one message to each client, and the second ones when all have answered. A SuperNode,
-        on the other hand, finds its next message at once if it is there, and else sleeps.
+        Where there are many messages, push one to each client, and the second ones when all have
+        answered. A SuperNode, on the other hand, finds its next message at once if it is there, and
+        else sleeps.
     """
 
     def __init__(self, grid: Grid, least_pause: float = 0.2, in_waves: bool = False) -> None:
@@ -94,9 +98,11 @@ class PollingGrid(GridWrapper):
         chosen: list[Message] = []
         rest: list[Message] = []
         busy: set[int] = set()
+        nodes = {message.metadata.dst_node_id for message in messages}
+        in_waves = self._in_waves and len(nodes) * len(messages) > _MANY
         for message in messages:
             node_id = message.metadata.dst_node_id
-            (rest if self._in_waves and node_id in busy else chosen).append(message)
+            (rest if in_waves and node_id in busy else chosen).append(message)
             busy.add(node_id)
         # A message that is not accepted has no id, and there is nothing to wait for.
         waiting.update(message_id for message_id in self.push_messages(chosen) if message_id)

@@ -90,23 +90,26 @@ def test_pauses_grow_with_the_time_waited_up_to_those_of_flower(monkeypatch):
     assert 200 <= clock[0] <= 200 * 1.05
 
 
-def test_second_messages_wait_for_the_answers_to_the_first():
-    grid = Slow(numpy_app.make_app(), 3)
+@pytest.mark.parametrize(("clients", "waves"), [(22, 1), (23, 2)])
+def test_second_messages_wait_for_the_answers_to_the_first_where_there_are_many(clients, waves):
+    grid = Slow(numpy_app.make_app(), clients)
+    grid.delay = 0.001
     both = [*messages(grid), *messages(grid)]
     replies = PollingGrid(grid, least_pause=0.02, in_waves=True).send_and_receive(both)
     assert {r.metadata.reply_to_message_id for r in replies} == {
         m.metadata.message_id for m in both
     }
-    assert grid.pushed == [[1000, 1001, 1002], [1000, 1001, 1002]]
+    nodes = list(grid.get_node_ids())
+    assert grid.pushed == ([nodes, nodes] if waves == 2 else [nodes + nodes])
 
 
 def test_messages_that_never_were_pushed_have_an_id_when_the_time_is_up():
-    grid = Slow(numpy_app.make_app(), 2)
+    grid = Slow(numpy_app.make_app(), 30)
     grid.delay = 50
     both = [*messages(grid), *messages(grid)]
     replies = PollingGrid(grid, in_waves=True).send_and_receive(both, timeout=0.3)
     assert replies == []
-    assert len({m.metadata.message_id for m in both} - {""}) == 4
+    assert len({m.metadata.message_id for m in both} - {""}) == 60
 
 
 def test_flowers_own_grids_are_wrapped_and_no_others():
