@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from typer.core import TyperGroup
 
 from .config import Config, Scalar, default_run_config
 from .console import err, out, parse_setting, said_plainly
@@ -19,7 +20,18 @@ from .grid_commands import grid, report, reproduce
 
 __all__ = ["app", "main"]
 
+
+class _Commands(TyperGroup):
+    """Takes ``run FILE.toml`` for ``grid FILE.toml``: a run of many is a run too."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if len(args) > 1 and args[0] == "run" and args[1].endswith(".toml"):
+            args = ["grid", *args[1:]]
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="Diverse client selection for Flower.",
     no_args_is_help=True,
     add_completion=False,
@@ -39,6 +51,8 @@ pncs run --strategy uniform --dataset fashion-mnist --model cnn
 pncs run --gpus-per-client 0.25 --set lr=0.05 --set layers=fc2
 
 pncs run --engine in-process --output runs/first
+
+pncs run grid.toml --seeds 5
 
 pncs run --resume runs/first --rounds 40
 """

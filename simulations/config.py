@@ -1,5 +1,6 @@
 """Every setting of the app in one place, read and checked once."""
 
+import json
 import math
 import re
 import tomllib
@@ -9,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-__all__ = ["APP_DIRECTORY", "CHOICES", "Config", "Scalar", "default_run_config"]
+__all__ = ["APP_DIRECTORY", "CHOICES", "Config", "Scalar", "default_run_config", "format_toml"]
 
 Scalar = bool | int | float | str
 
@@ -149,6 +150,13 @@ def default_run_config() -> dict[str, Scalar]:
     with (APP_DIRECTORY / "pyproject.toml").open("rb") as file:
         values: dict[str, Scalar] = tomllib.load(file)["tool"]["flwr"]["app"]["config"]
     return values
+
+
+def format_toml(values: Mapping[str, Scalar]) -> str:
+    """Return settings as TOML."""
+    # For these types JSON is TOML, if only what lies beyond ASCII is left as it is.
+    lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
+    return "\n".join(lines) + "\n"
 
 
 def _list(text: str) -> tuple[str, ...]:

@@ -21,10 +21,6 @@ err = Console(stderr=True)
 @contextlib.contextmanager
 def said_plainly() -> Iterator[None]:
     """Say in one sentence what a person can mend; anything else keeps its traceback."""
-    from pncs_flower.strategies import SelectionError
-
-    from .flower_run import RunFailedError
-
     try:
         yield
     except ModuleNotFoundError as error:
@@ -37,9 +33,20 @@ def said_plainly() -> Iterator[None]:
             soft_wrap=True,
         )
         raise typer.Exit(1) from None
-    except (ValueError, OSError, SelectionError, RunFailedError) as error:
+    except (ValueError, OSError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not isinstance(error, _plain_errors()):
+            raise
         err.print(f"[bold red]Error:[/bold red] {_escaped(error)}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
+
+
+def _plain_errors() -> tuple[type[Exception], ...]:
+    # Imported only now: Flower and torch take seconds, and a wrong setting is to be told at once.
+    from pncs_flower.strategies import SelectionError
+
+    from .flower_run import RunFailedError
+
+    return SelectionError, RunFailedError
 
 
 def _escaped(error: Exception) -> str:

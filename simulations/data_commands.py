@@ -1,4 +1,4 @@
-"""`pncs data`: which data sets there are, and whether their files are here and sound."""
+"""`pncs data`: which data sets there are, whether they are here and sound, and how to get them."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +8,7 @@ import typer
 
 from .console import out, said_plainly
 from .data import DATASETS, dataset_fingerprint, load_dataset
+from .download import SOURCES, download
 
 __all__ = ["data"]
 
@@ -31,6 +32,27 @@ def list_(data_dir: _FOLDER = "") -> None:
             state = f"not found; pncs data check {name} says how to have it"
         train, test = _OFFICIAL[name]
         out.print(f"{name:<14} {train:>5} + {test:>5} examples  {state}", highlight=False)
+
+
+@data.command()
+def get(
+    name: Annotated[str, typer.Argument(help="fashion-mnist or cifar10.")],
+    data_dir: Annotated[Path, typer.Option(help="Folder to put it in.")] = Path("data"),
+    address: Annotated[
+        str, typer.Option("--from", help="A mirror, in place of where it is published.")
+    ] = "",
+) -> None:
+    """Download a data set and check it; what is there and sound is not fetched again."""
+    with said_plainly():
+        if name not in SOURCES:
+            raise ValueError(f"{name!r} cannot be downloaded: there are {', '.join(SOURCES)}")
+        folder = download(
+            SOURCES[name],
+            data_dir.expanduser().resolve(),
+            lambda file, size: out.print(f"{file}: {size / 1e6:.1f} MB", highlight=False),
+            address,
+        )
+        out.print(f"Use it with: --data-dir {folder}", highlight=False, soft_wrap=True)
 
 
 @data.command()

@@ -14,10 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from .config import APP_DIRECTORY, Config
+from .config import APP_DIRECTORY, Config, format_toml
 from .preflight import Placement
 from .processes import adopt_orphans, ignoring_signals, stop_descendants
-from .results import format_toml
 
 __all__ = ["FLOWER_LOG", "RunFailedError", "run_in_flower"]
 

@@ -6,10 +6,9 @@ from hashlib import blake2b
 from itertools import product
 from typing import Any
 
-from .config import Config, Scalar, default_run_config
-from .results import format_toml
+from .config import Config, Scalar, default_run_config, format_toml
 
-__all__ = ["ALL_CLIENTS", "Cell", "Grid", "Report", "check_claim", "tupled"]
+__all__ = ["ALL_CLIENTS", "PLACES", "Cell", "Grid", "Report", "check_claim", "tupled"]
 
 ALL_CLIENTS = "all"
 """The rule that has every client send its update: the ceiling."""
@@ -23,8 +22,7 @@ _LAYERS: dict[tuple[str, int], dict[str, Scalar]] = {
 }
 _MODELS = ("vgg16", "scratch")
 _AXES = ("layers", "selected", "queue")
-# What says where something is or computes, and changes no result.
-_PLACES = (
+PLACES = (
     "output-dir",
     "data-dir",
     "cache-dir",
@@ -34,6 +32,7 @@ _PLACES = (
     "checkpoint",
     "resume",
 )
+"""Settings that say where something is or computes, and change no result."""
 
 
 _CLAIMS = {
@@ -114,7 +113,7 @@ class Cell:
         files : str
             Fingerprint of the data and the weights.
         """
-        values = {k: v for k, v in self.settings.items() if k not in _PLACES}
+        values = {k: v for k, v in self.settings.items() if k not in PLACES}
         text = f"{self.clients}\n{format_toml(values)}{files}"
         readable = f"{self.panel}-{self.line}-{self.seed}".replace(", ", "-").replace(" ", "")
         safe = "".join(c if c.isalnum() or c in "-." else "_" for c in readable)

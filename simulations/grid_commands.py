@@ -138,9 +138,6 @@ def _run(
     """Return whether a cell failed."""
     from .grid import Cell
     from .grid_file import read_grid
-    from .grid_run import run_grid
-    from .preflight import detect_machine
-    from .processes import exit_on_signals
 
     wanted = read_grid(file)
     if quick:
@@ -152,6 +149,11 @@ def _run(
         settings={**wanted.settings, **changes},
         tune={} if "lr" in changes else wanted.tune,
     )
+    # Only now, since torch takes seconds and a wrong file is to be told at once.
+    from .grid_run import run_grid
+    from .preflight import detect_machine
+    from .processes import exit_on_signals
+
     if workers is None:
         workers = detect_machine().cpus
     out.print(wanted.title, highlight=False)

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 from pncs_flower.strategies.history import append_json_line, write_json_lines
 
-from .config import Config, Scalar
+from .config import Config, Scalar, format_toml
 
 __all__ = [
     "CHECKPOINT",
     "ROUNDS",
     "RunFolder",
-    "format_toml",
     "output_path",
     "read_rounds",
     "read_settings",
@@ -158,13 +157,6 @@ def read_settings(path: Path) -> tuple[dict[str, Scalar], int | None]:
         raise ValueError(f"{file} cannot be read: {error}") from None
     rows = read_rounds(path)
     return settings, len(rows[0]["clients"]) if rows else None
-
-
-def format_toml(values: Mapping[str, Scalar]) -> str:
-    """Return settings as TOML."""
-    # For these types JSON is TOML, if only what lies beyond ASCII is left as it is.
-    lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
-    return "\n".join(lines) + "\n"
 
 
 def _lock(path: Path) -> IO[str] | None:

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .config import Config, Scalar, default_run_config
+from .config import Config, Scalar, default_run_config, format_toml
 from .data import dataset_fingerprint
 from .feature_study import Observations, observe_pairs, read_observations, write_observations
 from .frozen import weights_fingerprint
+from .grid import PLACES
 from .pair_features import FEATURES
 from .pair_model import Labels, PairModel, fit_pair_model, label_pairs, relative_losses
-from .results import format_toml
 
 __all__ = ["ALL", "RANDOM", "Row", "Study", "analyse", "fitted_model", "run_study"]
 
@@ -26,7 +26,6 @@ ALL, RANDOM = "all features", "a random pair"
 """Rows beside those of the features: the model of all, and the mean over all pairs."""
 
 _LABELS: tuple[Labels, ...] = ("min-max", "softmax")
-_PLACES = ("output-dir", "data-dir", "cache-dir", "weights", "device", "tensorboard")
 
 
 @dataclass(frozen=True)
@@ -239,7 +238,7 @@ def _ranks(model: PairModel) -> dict[str, int]:
 
 
 def _file_name(config: Config, study: Study, key: tuple[int, int]) -> str:
-    values = {k: v for k, v in config.to_run_config().items() if k not in _PLACES}
+    values = {k: v for k, v in config.to_run_config().items() if k not in PLACES}
     files = dataset_fingerprint(config.dataset, config.data_dir)
     if config.model == "vgg16":
         files += weights_fingerprint(config.weights)

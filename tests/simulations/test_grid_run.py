@@ -149,7 +149,7 @@ def test_the_report_is_one_file(finished: Path) -> None:
     page = _Page()
     page.feed((finished / "report.html").read_text())
     assert page.open == []
-    assert len(page.links) == 4
+    assert len(page.links) == 5  # the icon and four pictures
     assert all(link.startswith("data:") for link in page.links)
 
 

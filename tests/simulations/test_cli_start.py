@@ -1,0 +1,41 @@
+"""The command line answers at once what needs no run, and takes a grid where it takes a run."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pncs_flower.simulations.cli import app
+
+HEAVY = ("torch", "ray", "flwr", "matplotlib", "sklearn")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["run", "--set", "lr=abc"], ["reproduce", "table9"], ["grid", "absent.toml"]],
+)
+def test_what_needs_no_run_waits_for_no_import(arguments: list[str]) -> None:
+    """Imports, since times on a busy machine say little."""
+    code = (
+        "import sys\n"
+        "from pncs_flower.simulations.cli import app\n"
+        "try:\n"
+        f"    app({arguments!r})\n"
+        "except SystemExit:\n"
+        f"    print('heavy', [name for name in {HEAVY!r} if name in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "heavy []"
+
+
+def test_a_run_of_a_grid_file_is_a_grid(tmp_path: Path) -> None:
+    file = tmp_path / "small.toml"
+    file.write_text('title = "small"\nrules = ["uniform"]\nseeds = 1\n[settings]\nnum-rounds = 1\n')
+    command = ["run", str(file), "--workers", "0", "--output", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "out" / "report.html").is_file()
