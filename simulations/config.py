@@ -39,7 +39,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "dataset": ("digits", "fashion-mnist", "cifar10"),
     "evaluate-on": ("test", "validation"),
     "partition": ("shards", "dirichlet", "iid"),
-    "model": ("linear", "mlp", "cnn", "vgg16"),
+    "model": ("linear", "mlp", "cnn", "resnet18", "mobilenet_v3_small", "vgg16"),
     "normalization": ("imagenet1k-v1", "imagenet1k-features"),
     "features": ("standardized", "raw"),
     "device": ("auto", "cpu", "cuda"),

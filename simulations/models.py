@@ -8,7 +8,12 @@ from torch.nn import functional
 
 from pncs_flower.randomness import derive_seed
 
-__all__ = ["build_model"]
+__all__ = ["TORCHVISION", "build_model"]
+
+TORCHVISION = ("resnet18", "mobilenet_v3_small")
+"""Models that are torchvision's."""
+
+_SIDE = 64
 
 
 def build_model(
@@ -18,8 +23,10 @@ def build_model(
 
     Parameters
     ----------
-    name : {"linear", "mlp", "cnn"}
+    name : {"linear", "mlp", "cnn", "resnet18", "mobilenet_v3_small"}
         ``"linear"`` has the layer fc; ``"mlp"`` fc1 and fc2; ``"cnn"`` conv1, conv2, fc1 and fc2.
+        The others are torchvision's, from random weights; its names of layers follow ``network.``,
+        such as ``network.fc``.
     image_shape : tuple of int
         Channels, height and width.
     num_classes : int
@@ -33,10 +40,12 @@ def build_model(
         If there is no such model.
     """
     models = {"linear": Linear, "mlp": MLP, "cnn": CNN}
-    if name not in models:
-        raise ValueError(f"model {name!r} must be one of {', '.join(models)}")
+    if name not in (*models, *TORCHVISION):
+        raise ValueError(f"model {name!r} must be one of {', '.join((*models, *TORCHVISION))}")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive_seed(seed, "initial weights"))
+        if name in TORCHVISION:
+            return InColour(name, num_classes)
         return models[name](image_shape, num_classes)
 
 
@@ -83,4 +92,27 @@ class CNN(nn.Module):
         hidden = functional.max_pool2d(functional.relu(self.conv1(images)), 2)
         hidden = functional.max_pool2d(functional.relu(self.conv2(hidden)), 2)
         logits: Tensor = self.fc2(functional.relu(self.fc1(hidden.flatten(1))))
+        return logits
+
+
+class InColour(nn.Module):
+    """A network of torchvision, for images of any size and of one channel or three.
+
+    Grey images get three equal channels, and those smaller than 64x64 a black frame: the network
+    halves them five times, and a batch of one example must leave it more than one value to
+    normalise by.
+    """
+
+    def __init__(self, name: str, num_classes: int) -> None:
+        super().__init__()
+        from torchvision.models import get_model
+
+        self.network: nn.Module = get_model(name, weights=None, num_classes=num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits, shape (N, num_classes)."""
+        height, width = (max(0, _SIDE - side) for side in images.shape[2:])
+        frame = (width // 2, width - width // 2, height // 2, height - height // 2)
+        coloured = functional.pad(images, frame).expand(-1, 3, -1, -1)
+        logits: Tensor = self.network(coloured)
         return logits

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pncs_flower.layers import group_layers
-from pncs_flower.simulations.models import build_model
+from pncs_flower.simulations.models import TORCHVISION, build_model
 
 LAYERS = {
     "linear": ["fc"],
@@ -35,6 +35,16 @@ def test_weights_depend_on_the_seed_alone(name: str) -> None:
     assert weights(3) != weights(4)
 
 
+@pytest.mark.parametrize("name", TORCHVISION)
+def test_torchvisions_models_take_one_small_grey_image_in_training(name: str) -> None:
+    model = build_model(name, (1, 8, 8), 7)
+    logits = model.train()(torch.zeros(1, 1, 8, 8))
+    logits.sum().backward()
+    assert logits.shape == (1, 7)
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert all(layer.startswith("network.") for layer in group_layers(model.state_dict()))
+
+
 def test_pytorchs_random_state_is_left_alone() -> None:
     before = torch.get_rng_state()
     build_model("mlp", (1, 8, 8), 10)
@@ -42,5 +52,5 @@ def test_pytorchs_random_state_is_left_alone() -> None:
 
 
 def test_an_unknown_model_is_refused() -> None:
-    with pytest.raises(ValueError, match="'resnet' must be one of linear, mlp, cnn"):
+    with pytest.raises(ValueError, match="'resnet' must be one of linear, mlp, cnn, resnet18"):
         build_model("resnet", (1, 8, 8), 10)

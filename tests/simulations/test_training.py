@@ -97,3 +97,17 @@ def test_a_client_without_a_place_says_what_it_lacks(tmp_path: Path) -> None:
 def test_uniform_aggregation_weighs_all_clients_alike() -> None:
     config = Config.from_run_config(default_run_config() | {"aggregation": "uniform"})
     assert build_strategy(config).base.weighted_by_key == "uniform-weight"  # type: ignore[attr-defined]
+
+
+def test_a_model_of_torchvision_trains_with_its_counters(tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        num_clients=10,
+        model="mobilenet_v3_small",
+        strategy="uniform",
+        num_rounds=1,
+        partition="iid",
+    )
+    counters = [v for name, v in weights(tmp_path).items() if name.endswith("batches_tracked")]
+    # 1442 examples among 10 clients, 32 in a step: five steps.
+    assert {int(value) for value in counters} == {5}
