@@ -15,7 +15,6 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from pncs_flower.protocol import KEPT, LOST, MARKER, TRAIN, client_order
 
-from .ahead import Ahead, guess_next_content
 from .base import check_base, check_evaluation, same_for_all
 from .by_layer import share_layers
 from .errors import EmptyRoundsError, NoSummariesError, SelectionError
@@ -26,6 +25,7 @@ from .options import CheckedOptions, SelectionOptions
 from .polling import polled
 from .pre_round import PreRound
 from .resumption import EvaluateFunction, Resumption
+from .ride_along import RideAlong
 from .roster import Roster
 from .rule import Choice, SelectionRule, Summary
 from .selector import Plan, Selector
@@ -33,10 +33,7 @@ from .updates import Delivery, SketchCheck, UpdateChecks
 
 __all__ = ["SelectionStrategy"]
 
-
-# A base strategy whose next message cannot be guessed so many times in a row has clients train in
-# vain, so no more guesses are made.
-_MOST_MISFITS = 2
+_TIMEOUT = 600.0  # seconds for training, unless another is given
 
 
 class SelectionStrategy(Strategy):
@@ -93,13 +90,10 @@ class SelectionStrategy(Strategy):
         self._sketches: SketchCheck | None = None
         self._sent: dict[str, Message] = {}
         self._evaluations: list[Message] = []
-        self._configured: tuple[Message, ArrayRecord] | None = None
-        self._ahead: Ahead | None = None
-        self._misfits = 0
-        self._num_rounds: int | None = None
+        self._ride_along = RideAlong()
         self._full: dict[str, Message] = {}
         self._grid: Grid | None = None
-        self._timeout = 600.0
+        self._timeout: float | None = None
         self._training_start = 0.0
         self._layout: tuple[object, ...] = ()
 
@@ -108,7 +102,7 @@ class SelectionStrategy(Strategy):
         grid: Grid,
         initial_arrays: ArrayRecord,
         num_rounds: int = 3,
-        timeout: float = 600,
+        timeout: float = _TIMEOUT,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFunction | None = None,
@@ -123,7 +117,7 @@ class SelectionStrategy(Strategy):
                 "this strategy has run before, and remembers who was chosen: make a new one for "
                 "another run, or give it checkpoint= to go on with a run that was stopped"
             )
-        self._num_rounds, self._timeout = num_rounds, timeout
+        self._ride_along.last_round, self._timeout = num_rounds, timeout
         loop = partial(
             super().start, polled(grid), timeout=timeout, evaluate_config=evaluate_config
         )
@@ -182,7 +176,7 @@ class SelectionStrategy(Strategy):
             template = same_for_all(templates, self.base)
             candidates = {client: self._clients[client] for client in plan.candidates}
             summaries.update(self._summaries(grid, pre_round, template, candidates, record))
-            self._configured = (template, arrays)
+            self._ride_along.note(template, arrays)
         choice = self._choose(plan, summaries, record)
         if pre_round is None:
             templates = self._configure_base(server_round, arrays, config, grid, choice.clients)
@@ -286,38 +280,22 @@ class SelectionStrategy(Strategy):
         record: RoundRecord,
     ) -> Mapping[str, Summary]:
         """Take the summaries that came with the last evaluation, if they fit, or ask for them."""
-        ahead, self._ahead = self._ahead, None
+        least = max(self.options.min_summaries, min(self.rule.num_selected, len(candidates)))
+        ahead = self._ride_along.answers(template, candidates, least, record)
         if ahead is not None:
-            least = max(self.options.min_summaries, min(self.rule.num_selected, len(candidates)))
-            misfit = ahead.misfit(record.round, template.content, candidates, least)
-            if misfit is None:
-                self._misfits, record.pre_round = 0, "ahead"
-                return ahead.hand_over(record)
-            self._misfits += 1
-            ahead.discard(record)
-            record.pre_round = f"own: {misfit}"
-        else:
-            record.pre_round = "own"
+            return ahead
         return pre_round.ask(grid, template, candidates, record)
 
-    def _ask_ahead(self, number: int, arrays: ArrayRecord) -> Ahead | None:
+    def _ask_ahead(self, number: int, arrays: ArrayRecord) -> list[Message]:
         """Ask for the summaries of a round to come, if that round will come and can be guessed."""
-        if (
-            not self.options.ride_along
-            or self._configured is None
-            or self._num_rounds is None
-            or number > self._num_rounds
-            or self._misfits >= _MOST_MISFITS
-        ):
-            return None
-        template, before = self._configured
+        if not self.options.ride_along or not self._ride_along.may_ask(number):
+            return []
         pre_round = self._pre_round(arrays)
-        content = guess_next_content(template.content, before, arrays)
         plan = self._selector.plan(number, list(self._clients))
-        if pre_round is None or content is None or not plan.candidates:
-            return None
+        if pre_round is None or not plan.candidates:
+            return []
         candidates = {client: self._clients[client] for client in plan.candidates}
-        return Ahead.ask(pre_round, template, content, candidates, number)
+        return self._ride_along.requests(pre_round, arrays, candidates, number)
 
     def _configure_base(
         self,
@@ -390,7 +368,7 @@ class SelectionStrategy(Strategy):
         return list(sent.values())
 
     def _expire(self, messages: Iterable[Message]) -> None:
-        if self._num_rounds is not None:  # else a wrapper's loop knows the timeout, not this one's
+        if self._timeout is not None:  # else a wrapper's loop knows it
             expire(messages, self._timeout)
 
     def _send_again(self, received: list[Message], record: RoundRecord) -> list[Message]:
@@ -411,7 +389,9 @@ class SelectionStrategy(Strategy):
         self._sent = {**self._sent, **again}
         record.bytes_down["training"] += sum(content_bytes(m.content) for m in again.values())
         record.notes.append(f"{', '.join(again)} had lost the update and trained again")
-        return list(self._grid.send_and_receive(list(again.values()), timeout=self._timeout))
+        return list(
+            self._grid.send_and_receive(list(again.values()), timeout=self._timeout or _TIMEOUT)
+        )
 
     def _stop_after_empty_rounds(self) -> None:
         last = self.history[-self.options.max_empty_rounds :]
@@ -434,15 +414,13 @@ class SelectionStrategy(Strategy):
         number = server_round + self._offset
         self._evaluations = list(self.base.configure_evaluate(number, arrays, config, view))
         self._expire(self._evaluations)
-        self._ahead = self._ask_ahead(number + 1, arrays)
-        return [*self._evaluations, *(self._ahead.messages if self._ahead else ())]
+        return [*self._evaluations, *self._ask_ahead(number + 1, arrays)]
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Have the base strategy aggregate the evaluation, sorted by client."""
-        if self._ahead is not None:
-            replies = self._ahead.take(replies)
+        replies = self._ride_along.sort_out(replies)
         place = {node_id: place for place, node_id in enumerate(self._clients.values())}
         place_of_reply = {
             message.metadata.message_id: place.get(message.metadata.dst_node_id, len(place))

@@ -1,0 +1,100 @@
+"""Whether a round's summaries are asked for ahead, and whether the answers are used."""
+
+from collections.abc import Iterable, Mapping
+
+from flwr.app import ArrayRecord, Message
+
+from .ahead import Ahead, guess_next_content
+from .history import RoundRecord
+from .pre_round import PreRound
+from .rule import Summary
+
+__all__ = ["RideAlong"]
+
+# A base strategy whose next message cannot be guessed so many times in a row has clients train in
+# vain, so no more guesses are made.
+_MOST_MISFITS = 2
+
+
+class RideAlong:
+    """What one round leaves for the next, where the pre-round rides along with the evaluation.
+
+    Attributes
+    ----------
+    last_round : int
+        The last round of the run: none is asked for beyond; 0, and none ever, until it is known.
+    """
+
+    def __init__(self) -> None:
+        self.last_round = 0
+        self._sent: tuple[Message, ArrayRecord] | None = None
+        self._ahead: Ahead | None = None
+        self._misfits = 0
+
+    def note(self, template: Message, arrays: ArrayRecord) -> None:
+        """Remember a round's training message and its model, to guess the next from."""
+        self._sent = template, arrays
+
+    def may_ask(self, number: int) -> bool:
+        """Tell whether a round's summaries may be asked for ahead."""
+        return (
+            self._sent is not None and number <= self.last_round and self._misfits < _MOST_MISFITS
+        )
+
+    def requests(
+        self, pre_round: PreRound, arrays: ArrayRecord, candidates: Mapping[str, int], number: int
+    ) -> list[Message]:
+        """Make the requests for a round to come; none if its message cannot be guessed.
+
+        Parameters
+        ----------
+        pre_round : PreRound
+            What is asked for.
+        arrays : ArrayRecord
+            The model of the round to come.
+        candidates : mapping of str to int
+            Node ids of the clients to ask, by key.
+        number : int
+            The round to come.
+        """
+        if self._sent is None:
+            return []
+        template, before = self._sent
+        content = guess_next_content(template.content, before, arrays)
+        if content is None:
+            return []
+        self._ahead = Ahead.ask(pre_round, template, content, candidates, number)
+        return self._ahead.messages
+
+    def sort_out(self, replies: Iterable[Message]) -> Iterable[Message]:
+        """Take the answers out of the replies to an evaluation, and return the others."""
+        return replies if self._ahead is None else self._ahead.take(replies)
+
+    def answers(
+        self, template: Message, candidates: Mapping[str, int], least: int, record: RoundRecord
+    ) -> Mapping[str, Summary] | None:
+        """Return the answers if they fit the round that has come; its record says so, or why not.
+
+        Parameters
+        ----------
+        template : Message
+            The base strategy's training message.
+        candidates : mapping of str to int
+            Whom the rule wants asked.
+        least : int
+            How many answers are enough.
+        record : RoundRecord
+            Of the round.
+        """
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            record.pre_round = "own"
+            return None
+        misfit = ahead.misfit(record.round, template.content, candidates, least)
+        if misfit is None:
+            self._misfits, record.pre_round = 0, "ahead"
+            return ahead.hand_over(record)
+        self._misfits += 1
+        ahead.discard(record)
+        record.pre_round = f"own: {misfit}"
+        return None
