@@ -66,7 +66,7 @@ def serve(grid: Grid, settings: Mapping[str, Any]) -> None:
 
     initial = ArrayRecord({n: Array(np.zeros(s, np.float32)) for n, s in SHAPES.items()})
     rounds = int(settings["num-rounds"]) + 1
-    strategy.start(grid, initial, num_rounds=rounds, evaluate_fn=note)  # type: ignore[arg-type]
+    strategy.start(grid, initial, num_rounds=rounds, evaluate_fn=note)
     chosen = (
         [record.chosen for record in strategy.history]
         if isinstance(strategy, SelectionStrategy)
