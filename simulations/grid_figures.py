@@ -150,12 +150,13 @@ def _draw_line(axes: Axes, runs: Sequence[Run], over: str, index: int, label: st
         x = np.arange(1, len(mean) + 1, dtype=np.float64)
     else:
         x = np.mean([run.bytes_up for run in runs], axis=0) / _MEGABYTE
-    colour = _COLOURS[index % len(_COLOURS)]
+    # Where the colours begin again the dashes are others; the ceiling is black.
+    colour = "#000000" if label == ALL_CLIENTS else _COLOURS[index % len(_COLOURS)]
     axes.plot(
         x,
         mean,
         color=colour,
-        linestyle=_DASHES[0] if index == 0 else _DASHES[(index - 1) % len(_DASHES)],
+        linestyle=_DASHES[(index + index // len(_COLOURS)) % len(_DASHES)],
         linewidth=2.4 if index == 0 else 1.4,
         label=label,
     )

@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from pncs_flower.simulations import grid_run
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.grid import Cell, Grid, Report
 from pncs_flower.simulations.grid_commands import EXPERIMENTS, TABLE1
+from pncs_flower.simulations.grid_figures import _draw_line
 from pncs_flower.simulations.grid_report import write_report
-from pncs_flower.simulations.grid_results import read_results
+from pncs_flower.simulations.grid_results import Run, read_results
 from pncs_flower.simulations.grid_run import run_grid
 from pncs_flower.simulations.results import read_rounds
 
@@ -164,6 +166,15 @@ def test_the_report_shows_the_means(finished: Path) -> None:
     runs = read_results(finished).panels["shards 2, layers 1, selected 2"]["pncs"]
     mean = sum(run.converged for run in runs) / len(runs)
     assert re.search(rf"<td>pncs</td><td>(<strong>)?{mean:.3f} ± ", text)
+
+
+def test_many_lines_differ_in_colour_or_dashes() -> None:
+    axes = Figure().subplots()
+    run = Run({}, [{"accuracy": 0.5, "bytes_up": {}}] * 2, {})
+    for index, label in enumerate([*(str(n) for n in range(12)), "all"]):
+        _draw_line(axes, [run], "rounds", index, label)
+    looks = [(line.get_color(), line.get_linestyle()) for line in axes.lines]
+    assert len(set(looks)) == len(looks)
 
 
 def test_the_csv_has_every_round(finished: Path) -> None:
