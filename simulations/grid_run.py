@@ -165,6 +165,8 @@ def _pool(workers: int) -> Iterator[RunCells]:
         if not started:
             existing = "RAY_ADDRESS" in os.environ
             ray.init(
+                # Else Ray would join whatever cluster somebody has started on this machine.
+                address=None if existing else "local",
                 num_cpus=None if existing else workers,
                 include_dashboard=None if existing else False,
                 log_to_driver=False,
