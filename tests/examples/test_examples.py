@@ -138,7 +138,7 @@ def test_flwr_run_as_printed(tmp_path: Path) -> None:
         "from pncs_flower.simulations.processes import adopt_orphans, stop_descendants\n"
         "adopt_orphans()\n"
         "try:\n"
-        "    subprocess.run(sys.argv[1:], check=True, timeout=200)\n"
+        "    subprocess.run(sys.argv[1:], check=True, timeout=400)\n"
         "finally:\n"
         "    stop_descendants()\n"
     )
