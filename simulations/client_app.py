@@ -9,7 +9,6 @@ from pncs_flower.clients.pytorch import pytorch_client
 
 from .config import Config
 from .inputs import empty_model, load_inputs
-from .partitions import partition_examples
 
 __all__ = ["app"]
 
@@ -53,14 +52,7 @@ class _Holdings:
 
     def __init__(self, config: Config, num_clients: int) -> None:
         self._inputs = load_inputs(config)
-        self._parts = partition_examples(
-            self._inputs.train_labels,
-            num_clients,
-            config.partition,
-            shards_per_client=config.shards_per_client,
-            dirichlet_alpha=config.dirichlet_alpha,
-            seed=config.seed,
-        )
+        self._parts = self._inputs.divide(config, num_clients)
         self._examples: dict[int, Examples] = {}
 
     def examples(self, client: int) -> Examples:

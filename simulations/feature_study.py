@@ -17,7 +17,6 @@ from pncs_flower.clients.pytorch import full_batch_gradient
 from .config import Config
 from .inputs import initial_model, load_inputs
 from .pair_features import FEATURES, client_pairs, pair_features
-from .partitions import partition_examples
 
 __all__ = ["Observations", "observe_pairs", "read_observations", "write_observations"]
 
@@ -68,14 +67,7 @@ def observe_pairs(config: Config, num_clients: int) -> Observations:
             f"model = {config.model!r} trains several layers, but the study is of one: choose "
             "linear, or vgg16 with trainable-layers = classifier.6"
         )
-    parts = partition_examples(
-        inputs.train_labels,
-        num_clients,
-        config.partition,
-        shards_per_client=config.shards_per_client,
-        dirichlet_alpha=config.dirichlet_alpha,
-        seed=config.seed,
-    )
+    parts = inputs.divide(config, num_clients)
     clients = [inputs.train_tensors(part) for part in parts]
     examples, labels = inputs.test_tensors()
     before = torch.get_num_threads()

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from .config import Config
 from .inputs import Inputs, empty_model
-from .partitions import partition_examples
 from .strategies import build_strategy
 
 __all__ = ["MemoryNeed", "check_gpu_memory", "estimate_memory", "free_gpu_memory"]
@@ -172,14 +171,7 @@ def free_gpu_memory() -> int:
 
 
 def _client_need(config: Config, inputs: Inputs, num_clients: int) -> MemoryNeed:
-    parts = partition_examples(
-        inputs.train_labels,
-        num_clients,
-        config.partition,
-        shards_per_client=config.shards_per_client,
-        dirichlet_alpha=config.dirichlet_alpha,
-        seed=config.seed,
-    )
+    parts = inputs.divide(config, num_clients)
     request = build_strategy(config).rule.request
     in_chunks = config.batch_size == 0 or (request is not None and request.kind != "update")
     return estimate_memory(

@@ -13,6 +13,7 @@ from .config import Config
 from .data import as_float, load_dataset
 from .frozen import load_frozen
 from .models import build_model
+from .partitions import partition_examples
 from .vgg16 import build_last_layers, read_weights
 
 __all__ = ["Inputs", "empty_model", "initial_model", "load_inputs"]
@@ -69,6 +70,23 @@ class Inputs:
             test=self.train[held_back],
             test_labels=np.array(self.train_labels[held_back]),
             places=np.flatnonzero(~held_back),
+        )
+
+    def divide(self, config: Config, num_clients: int) -> list[NDArray[np.int64]]:
+        """Return the training examples of each client, as the settings divide them.
+
+        Raises
+        ------
+        ValueError
+            If they cannot be divided so.
+        """
+        return partition_examples(
+            self.train_labels,
+            num_clients,
+            config.partition,
+            shards_per_client=config.shards_per_client,
+            dirichlet_alpha=config.dirichlet_alpha,
+            seed=config.seed,
         )
 
     def train_tensors(self, examples: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
