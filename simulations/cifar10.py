@@ -34,8 +34,7 @@ def cifar10_files(folder: Path) -> list[Path]:
     if not files:
         raise FileNotFoundError(
             f"CIFAR-10 is not in {folder}. Two ways to have it:\n"
-            '  1. download it: python -c "from torchvision.datasets import CIFAR10; '
-            f"CIFAR10('data', download=True)\", and set data-dir to {Path('data').resolve()}\n"
+            f"  1. pncs data get cifar10, and set data-dir to {Path('data').resolve()}\n"
             "  2. set data-dir to a folder of images, train/<class>/*.png and test/<class>/*.png "
             "(or .jpg)"
         )

@@ -151,6 +151,8 @@ def run(
             config, clients = Config.from_run_config(default_run_config() | given), clients or 10
         else:
             config, clients = _resumed(resume.expanduser().resolve(), given, clients)
+        if config.dataset == "cifar10" and not config.data_dir:  # Ray's workers are elsewhere
+            config = replace(config, data_dir=str(Path("data").resolve()))
         if engine is Engine.IN_PROCESS and (gpus_per_client or logical_gpus):
             raise ValueError(
                 "gpus-per-client and logical-gpus share out GPUs among Ray's workers: leave them "
@@ -197,13 +199,15 @@ def _resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> 
             f"--resume goes on with the settings of {folder}, so {', '.join(other)} cannot be "
             "changed: leave them out"
         )
-    settings, before = read_settings(folder)
+    settings, before, done = read_settings(folder)
     if clients and before and clients != before:
         raise ValueError(f"--clients is {clients}, but the run in {folder} has {before}")
     # Settings that are newer than the run have their defaults.
     config = Config.from_run_config(default_run_config() | settings | dict(given))
     if not config.checkpoint:
         raise ValueError(f"the run in {folder} was not saved, as its setting checkpoint is false")
+    if done >= config.num_rounds:
+        out.print(f"{folder} has {done} rounds already: nothing is left to do", highlight=False)
     return replace(config, resume=True, output_dir=str(folder)), clients or before or 10
 
 

@@ -1,6 +1,7 @@
 """The data sets: images with labels, divided once and for all into training and test examples."""
 
 import gzip
+import zlib
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
@@ -173,8 +174,7 @@ def _fashion_mnist_files(data_dir: str) -> list[Path]:
             "that holds torchvision's FashionMNIST/raw\n"
             "  2. on Debian or Ubuntu: apt-get install dataset-fashion-mnist, and leave data-dir "
             "empty\n"
-            '  3. download it: python -c "from torchvision.datasets import FashionMNIST; '
-            f"FashionMNIST('data', download=True)\", and set data-dir to {Path('data').resolve()}"
+            f"  3. pncs data get fashion-mnist, and set data-dir to {Path('data').resolve()}"
         )
     return paths
 
@@ -196,7 +196,12 @@ def _fashion_mnist(data_dir: str) -> ImageData:
 
 def _read_idx(path: Path) -> NDArray[np.uint8]:
     """Read a file of the MNIST family: a magic number, big-endian sizes, bytes."""
-    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    raw = path.read_bytes()
+    if path.suffix == ".gz":
+        try:
+            raw = gzip.decompress(raw)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{path} is damaged or cut off: fetch it again ({error})") from None
     dimensions = raw[3] if len(raw) > 3 and raw[:3] == b"\x00\x00\x08" else 0
     header = 4 + 4 * dimensions
     shape = np.frombuffer(raw[4:header], dtype=">u4").astype(np.int64)

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from .config import APP_DIRECTORY, Config, format_toml
 from .preflight import Placement
-from .processes import adopt_orphans, ignoring_signals, stop_descendants
+from .processes import adopt_orphans, guarded, ignoring_signals, stop_descendants
 
 __all__ = ["FLOWER_LOG", "RunFailedError", "run_in_flower"]
 
@@ -63,7 +63,10 @@ def run_in_flower(
     adopt_orphans()
     home = Path(tempfile.mkdtemp(prefix="pncs-"))
     try:
-        with (output / FLOWER_LOG).open("a", encoding="utf-8") as log:
+        with (
+            guarded("FLWR_HOME", home),
+            (output / FLOWER_LOG).open("a", encoding="utf-8") as log,
+        ):
             _Flower(home).run(config, num_clients, placement, log, on_poll)
     finally:
         with ignoring_signals():

@@ -14,6 +14,7 @@ __all__ = [
     "adopt_orphans",
     "descendants",
     "exit_on_signals",
+    "guarded",
     "ignoring_signals",
     "stop_descendants",
 ]
@@ -79,6 +80,35 @@ def stop_descendants(grace: float = 2.0) -> None:
                     os.kill(pid, signal.SIGTERM)
         time.sleep(_POLL)
         _bury()
+
+
+@contextlib.contextmanager
+def guarded(name: str, folder: Path) -> Iterator[None]:
+    """Have what is started meanwhile stopped even if this process is killed at once.
+
+    Parameters
+    ----------
+    name : str
+        Name of the environment variable by which all of it is known.
+    folder : Path
+        The variable's value; this folder is removed as well.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    script = str(Path(__file__).with_name("guardian.py"))
+    # In a session of its own, so that what ends this one does not end the guardian too.
+    with subprocess.Popen(
+        [sys.executable, "-I", script, name, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as guardian:
+        try:
+            yield
+        finally:
+            guardian.kill()
 
 
 @contextlib.contextmanager

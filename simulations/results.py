@@ -43,12 +43,15 @@ def output_path(config: Config) -> Path:
     FileNotFoundError
         If the run to resume is not there.
     ValueError
-        If the folder cannot be made.
+        If the folder cannot be made, or another process writes to the run that is to be resumed.
     """
     if config.resume:
         path = Path(config.output_dir).expanduser().resolve()
         if not config.output_dir or not (path / "config.toml").exists():
             raise FileNotFoundError(f"{config.output_dir or 'output-dir'} holds no run to resume")
+        lock = _lock(path)  # now, not only when the run has been started
+        if lock is not None:
+            lock.close()
         return path
     default = f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config.strategy.replace(':', '-')}"
     path = Path(config.output_dir or default).expanduser().resolve()
@@ -138,8 +141,8 @@ def read_rounds(path: Path, skip: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in whole[skip:]]
 
 
-def read_settings(path: Path) -> tuple[dict[str, Scalar], int | None]:
-    """Return a run's settings, and how many clients it has if a round is done.
+def read_settings(path: Path) -> tuple[dict[str, Scalar], int | None, int]:
+    """Return a run's settings, how many clients it has if a round is done, and the rounds done.
 
     Raises
     ------
@@ -156,7 +159,7 @@ def read_settings(path: Path) -> tuple[dict[str, Scalar], int | None]:
     except ValueError as error:
         raise ValueError(f"{file} cannot be read: {error}") from None
     rows = read_rounds(path)
-    return settings, len(rows[0]["clients"]) if rows else None
+    return settings, len(rows[0]["clients"]) if rows else None, len(rows)
 
 
 def _lock(path: Path) -> IO[str] | None:

@@ -54,7 +54,7 @@ def test_a_missing_class_is_an_error(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_names_two_ways(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"(?s)not in .*download=True.*train/<class>"):
+    with pytest.raises(FileNotFoundError, match=r"(?s)not in .*data get cifar10.*train/<class>"):
         load_dataset("cifar10", str(tmp_path))
 
 

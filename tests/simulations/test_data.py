@@ -59,7 +59,7 @@ def test_missing_fashion_mnist_names_three_ways(tmp_path: Path) -> None:
         load_dataset("fashion-mnist", str(tmp_path))
     message = str(error.value)
     assert str(tmp_path) in message
-    for way in ("data-dir", "apt-get install dataset-fashion-mnist", "download=True"):
+    for way in ("data-dir", "apt-get install dataset-fashion-mnist", "pncs data get"):
         assert way in message
 
 
@@ -68,6 +68,16 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
     images = tmp_path / "train-images-idx3-ubyte"
     images.write_bytes(images.read_bytes()[:-1])
     with pytest.raises(ValueError, match="train-images-idx3-ubyte is not an IDX file"):
+        load_dataset("fashion-mnist", str(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"garbage", gzip.compress(b"0" * 1000)[:-9]])
+def test_a_compressed_file_that_is_damaged_is_named(content: bytes, tmp_path: Path) -> None:
+    write_fashion_mnist(tmp_path)
+    images = tmp_path / "train-images-idx3-ubyte"
+    images.unlink()
+    images.with_name(f"{images.name}.gz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"train-images-idx3-ubyte\.gz is damaged or cut off"):
         load_dataset("fashion-mnist", str(tmp_path))
 
 

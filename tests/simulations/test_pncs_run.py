@@ -1,5 +1,6 @@
 """`pncs run` on Flower and Ray, as a person starts it."""
 
+import contextlib
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pncs_flower.simulations.guardian import marked
 from pncs_flower.simulations.processes import adopt_orphans, descendants
 
 PNCS = [sys.executable, "-c", "from pncs_flower.simulations.cli import main; main()", "run"]
@@ -96,3 +98,36 @@ def test_a_run_that_is_stopped_takes_everything_with_it(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
     assert f"Stopped. The rounds so far: {tmp_path}" in errors
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds what is left in /proc")
+@pytest.mark.usefixtures("nothing_left")
+def test_a_run_that_is_killed_leaves_nothing_running(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*PNCS, "--rounds", "1000", "--output", str(tmp_path)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 120
+    rounds = tmp_path / "rounds.jsonl"
+    while not (rounds.exists() and rounds.stat().st_size):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.1)
+    home = next(
+        entry
+        for pid in descendants(process.pid)
+        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        if entry.startswith(b"FLWR_HOME=")
+    )
+    assert marked(home)
+    process.kill()
+    process.wait()
+    while marked(home) or Path(home.partition(b"=")[2].decode()).exists():
+        assert time.monotonic() < deadline + 60
+        time.sleep(0.2)
+    # The guardian ends last; its heir, this process, takes note of all of them.
+    while descendants(os.getpid()) and time.monotonic() < deadline + 60:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(-1, os.WNOHANG)
+        time.sleep(0.05)

@@ -135,6 +135,24 @@ def test_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     assert "holds no run to resume" in done.stderr
 
 
+def test_run_that_another_process_goes_on_with_is_refused_before_anything_starts(
+    tmp_path: Path,
+) -> None:
+    first = RunFolder(tmp_path, settings())
+    done = pncs("--resume", str(tmp_path))
+    first.close()
+    assert done.returncode == 1
+    assert "another process still writes to" in " ".join(done.stderr.split())
+    assert "Starting Flower" not in done.stdout
+
+
+def test_run_that_is_done_says_so(tmp_path: Path) -> None:
+    play(settings(3), tmp_path / "run")
+    done = pncs("--engine", "in-process", "--resume", str(tmp_path / "run"), "--rounds", "2")
+    assert done.returncode == 0, done.stderr
+    assert "has 3 rounds already" in " ".join(done.stdout.split())
+
+
 def test_folder_that_another_process_writes_to_is_refused(tmp_path: Path) -> None:
     first = RunFolder(tmp_path, settings())
     with pytest.raises(ValueError, match="another process still writes to"):
