@@ -1,5 +1,6 @@
 """Carries a run on from its last checkpoint, under Flower's own loop of rounds."""
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict
 from logging import INFO, WARNING
@@ -62,6 +63,7 @@ class Resumption:
         self._base = StrategyState(base)
         self._config: ConfigRecord | None = None
         self._result = Result()
+        self._lines: list[str] = []
 
     def run(
         self,
@@ -139,7 +141,7 @@ class Resumption:
             "strategy": strategy.state(),
             "base": self._base.changed(),
             "train-config": self._config,
-            "history": [asdict(record) for record in strategy.history],
+            "history": self._lines_of(strategy.history),
             "train-metrics": self._result.train_metrics_clientapp,
             "evaluate-metrics": self._result.evaluate_metrics_clientapp,
             "central-metrics": self._result.evaluate_metrics_serverapp,
@@ -149,6 +151,12 @@ class Resumption:
         except OSError as error:
             strategy.history[-1].notes.append(f"no checkpoint was written: {error}")
             log(WARNING, "No checkpoint of round %d was written: %s", round_number, error)
+
+    def _lines_of(self, history: list[RoundRecord]) -> list[str]:
+        """Return a line of JSON for each record; those of earlier rounds are not made anew."""
+        del self._lines[len(history) - 1 :]  # to the last record, a note may have been added
+        self._lines += (json.dumps(asdict(record)) for record in history[len(self._lines) :])
+        return list(self._lines)
 
     def note_train_metrics(self, round_number: int, metrics: MetricRecord | None) -> None:
         """Keep a round's aggregated training metrics for the result of the whole run."""
@@ -168,7 +176,7 @@ class Resumption:
             )
         self.offset = saved["round"]
         strategy.restore(saved["strategy"])
-        strategy.restore_history([RoundRecord(**record) for record in saved["history"]])
+        strategy.restore_history([RoundRecord(**json.loads(line)) for line in saved["history"]])
         self._base.restore(saved["base"])
         if self._config is not None:
             self._config.clear()
