@@ -15,6 +15,7 @@ A message of the library is an ordinary training message with one more config re
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 __all__ = [
@@ -111,6 +112,7 @@ class SummaryRequest:
         )
 
 
+@lru_cache(maxsize=1 << 16)  # a round sorts the same clients several times
 def client_order(key: str) -> tuple[int, int, str]:
     """Sort key for client keys: numbers first, by value, then names."""
     return (0, int(key), key) if key.isascii() and key.isdigit() else (1, 0, key)

@@ -15,11 +15,11 @@ from .errors import DeadWorkerError
 
 __all__ = [
     "Replies",
-    "bare_message",
     "content_bytes",
     "exchange",
     "expire",
-    "marked_message",
+    "marked",
+    "message_like",
     "sort_replies",
 ]
 
@@ -46,31 +46,29 @@ class Replies:
     bytes_up: int = 0
 
 
-def marked_message(
-    node_id: int,
-    phase: Phase,
-    values: Mapping[str, Any],
+def marked(content: RecordDict, phase: Phase, values: Mapping[str, Any]) -> RecordDict:
+    """Return a message's content with the library's marker added; the records are shared."""
+    return RecordDict({**content, MARKER: ConfigRecord({"phase": phase, **values})})
+
+
+def message_like(
     template: Message,
+    node_id: int,
+    content: RecordDict,
     ttl: float | None = None,
     message_type: str | None = None,
 ) -> Message:
-    """Make a message like a template, with the library's marker added."""
-    marker = ConfigRecord({"phase": phase, **values})
+    """Make a message like a template, but to another node and with another content.
+
+    Many messages may share a content: nobody writes to it before it is sent.
+    """
     return Message(
-        RecordDict({**template.content, MARKER: marker}),
+        content,
         node_id,
         message_type or template.metadata.message_type,
         ttl=ttl,
         group_id=template.metadata.group_id or None,
     )
-
-
-def bare_message(
-    node_id: int, phase: Phase, values: Mapping[str, Any], template: Message
-) -> Message:
-    """Make a message of the template's type with the library's marker and nothing else."""
-    bare = Message(RecordDict(), node_id, template.metadata.message_type)
-    return marked_message(node_id, phase, values, bare)
 
 
 def expire(messages: Iterable[Message], seconds: float) -> None:

@@ -82,10 +82,12 @@ class PNCSRule(SelectionRule):
         if self.num_candidates is None:
             return now.available
         draw = now.generator("candidates").permutation(len(now.available)).tolist()
-        place = dict(zip(sorted(now.available, key=client_order), draw, strict=True))
-        last = state["asked"] if self.candidate_order == "longest-unasked" else {}
-        ranked = sorted(now.available, key=lambda c: (last.get(c, 0), place[c]))
-        return tuple(ranked[: self.num_candidates])
+        drawn = zip(draw, sorted(now.available, key=client_order), strict=True)
+        shuffled = [client for _, client in sorted(drawn)]
+        if self.candidate_order == "longest-unasked":
+            last = state["asked"]
+            shuffled.sort(key=lambda client: last.get(client, 0))
+        return tuple(shuffled[: self.num_candidates])
 
     def similarities(self, summaries: Mapping[str, Summary]) -> dict[str, np.ndarray]:
         """Return the similarity of every two clients in each layer, shapes (K, K)."""

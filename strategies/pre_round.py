@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from pncs_flower.protocol import SUMMARIZE, SummaryRequest
 
 from .decoding import SummaryDecoder, decode_loss
-from .exchange import Replies, content_bytes, exchange, marked_message
+from .exchange import Replies, content_bytes, exchange, marked, message_like
 from .history import RoundRecord
 
 __all__ = ["PreRound"]
@@ -102,12 +102,12 @@ class PreRound:
     ) -> list[Message]:
         """Return the request to each candidate."""
         marker = {"round": round, "seed": self.seed, **self.request.to_config()}
+        content = marked(template.content, SUMMARIZE, marker)
         return [
-            marked_message(
-                node_id,
-                SUMMARIZE,
-                marker,
+            message_like(
                 template,
+                node_id,
+                content,
                 ttl=self.timeout,
                 # The app's evaluate function knows the loss; only such a message reaches it.
                 message_type=MessageType.EVALUATE if self.request.kind == "loss" else None,

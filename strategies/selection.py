@@ -13,12 +13,12 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from pncs_flower.protocol import KEPT, LOST, MARKER, TRAIN, client_order
+from pncs_flower.protocol import LOST, MARKER, client_order
 
 from .base import check_base, check_evaluation, same_for_all
 from .by_layer import share_layers
 from .errors import EmptyRoundsError, NoSummariesError, SelectionError
-from .exchange import bare_message, content_bytes, expire, marked_message
+from .exchange import content_bytes, expire
 from .grid_view import GridView
 from .history import RoundRecord, append_json_line, write_json_lines
 from .options import CheckedOptions, SelectionOptions
@@ -29,6 +29,7 @@ from .ride_along import RideAlong
 from .roster import Roster
 from .rule import Choice, SelectionRule, Summary
 from .selector import Plan, Selector
+from .training import TrainingMessages
 from .updates import Delivery, SketchCheck, UpdateChecks
 
 __all__ = ["SelectionStrategy"]
@@ -186,28 +187,15 @@ class SelectionStrategy(Strategy):
                 pre_round.request, summaries, self.options.seed, server_round
             )
 
-        by_node = {message.metadata.dst_node_id: message for message in templates}
         chosen = {client: self._clients[client] for client in choice.clients}
         marker = {"round": server_round, "seed": self.options.seed}
-        keeps = pre_round is not None and pre_round.request.kind == "update"
-        bare = {
-            client: bare_message(node_id, TRAIN, {**marker, KEPT: True}, templates[0])
-            for client, node_id in chosen.items()
-            if keeps and client in summaries
-        }
-        full = {
-            client: marked_message(
-                # Without a pre-round, a base strategy may have a message of its own for each.
-                node_id,
-                TRAIN,
-                marker,
-                templates[0] if pre_round else by_node[node_id],
-            )
-            for client, node_id in chosen.items()
-            if pre_round or node_id in by_node
-        }
-        self._grid, self._full = grid, full
-        return self._send({**full, **bare}, plan, arrays, record)
+        if pre_round is None:
+            messages = TrainingMessages.without_pre_round(templates, chosen, marker)
+        else:
+            keeping = summaries if pre_round.request.kind == "update" else ()
+            messages = TrainingMessages.after_pre_round(templates[0], chosen, keeping, marker)
+        self._grid, self._full = grid, messages.whole
+        return self._send(messages.first, plan, arrays, record)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
