@@ -123,9 +123,12 @@ class SelectionStrategy(Strategy):
             super().start, polled(grid), timeout=timeout, evaluate_config=evaluate_config
         )
         if self._resumption is None:
-            return loop(
+            result = loop(
                 initial_arrays, num_rounds, train_config=train_config, evaluate_fn=evaluate_fn
             )
+            if not result.arrays:  # Flower forgets the model if no round gave a new one
+                result.arrays = initial_arrays
+            return result
         return self._resumption.run(
             self, loop, initial_arrays, num_rounds, train_config, evaluate_fn
         )
