@@ -5,6 +5,7 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from .config import Config
+from .hung_workers import stop_hung_workers
 from .report import draw_rounds, final_table, round_line
 from .results import output_path
 from .training import train
@@ -19,13 +20,16 @@ def main(grid: Grid, context: Context) -> None:
     """Train, say how it goes, and leave the results in the output folder."""
     config = Config.from_run_config(context.run_config)
     output = output_path(config)
-    train(
-        grid,
-        config,
-        output,
-        lambda row: print(round_line(row, config.num_rounds), flush=True),
-    )
-    draw_rounds(output)
-    # Flower's log has no width; a table must have one.
-    Console(width=100).print(final_table(output))
-    print(f"Results: {output}", flush=True)
+    try:
+        train(
+            grid,
+            config,
+            output,
+            lambda row: print(round_line(row, config.num_rounds), flush=True),
+        )
+        draw_rounds(output)
+        # Flower's log has no width; a table must have one.
+        Console(width=100).print(final_table(output))
+        print(f"Results: {output}", flush=True)
+    finally:
+        stop_hung_workers()

@@ -4,8 +4,10 @@ Its server part runs in any engine, so that a deployment can be compared with a 
 """
 
 import json
+import os
+import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +41,17 @@ def main(grid: Grid, context: Context) -> None:
     run(grid, context.run_config)
 
 
-def run(grid: Grid, settings: Mapping[str, Any]) -> None:
+def run(
+    grid: Grid,
+    settings: Mapping[str, Any],
+    on_round: Callable[[int, ArrayRecord], None] = lambda server_round, arrays: None,
+) -> None:
     """Run a strategy; leave its history, when each model was there, and the last model."""
     output = Path(settings["output"])
     strategy = getattr(strategies, settings["rule"])(
         FedAvg(fraction_evaluate=float(settings["evaluate"])),
-        num_selected=2,
         history_path=output / "history.jsonl",
-        **json.loads(settings["options"]),
+        **{"num_selected": 2, **json.loads(settings["options"])},
     )
 
     def look(server_round: int, arrays: ArrayRecord) -> MetricRecord:
@@ -54,6 +59,7 @@ def run(grid: Grid, settings: Mapping[str, Any]) -> None:
         with (output / "models.jsonl").open("a") as file:
             row = {"round": server_round, "finite": bool(finite), "time": time.time()}
             file.write(json.dumps(row) + "\n")
+        on_round(server_round, arrays)
         return MetricRecord({"finite": int(finite)})
 
     result = strategy.start(
@@ -73,21 +79,30 @@ def run(grid: Grid, settings: Mapping[str, Any]) -> None:
 
 
 def trouble(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Raise, or hang for some seconds, where the settings say so.
+    """Cause the trouble that the run's settings ask for."""
+    cause(str(context.run_config.get("trouble", "")), message, context)
+    return call_next(message, context)
 
-    As in ``summarize/2/0/raise train/3/1/hang:30``: phase, round, client, and what it does.
+
+def cause(what_where: str, message: Message, context: Context) -> None:
+    """Raise, hang for some seconds, or die.
+
+    As in ``summarize/2/0/raise train/3/1/hang:30 train/4/2/die``: phase, round, client, and what
+    it does.
     """
     marker = message.content.config_records.get(MARKER)
-    if marker is not None and "round" in marker:
-        client = context.node_config["partition-id"]
-        here = f"{marker['phase']}/{marker['round']}/{client}/"
-        for entry in str(context.run_config.get("trouble", "")).split():
-            if entry.startswith(here):
-                what, _, seconds = entry.removeprefix(here).partition(":")
-                if what == "raise":
-                    raise OSError(f"no data in round {marker['round']}")
-                time.sleep(float(seconds))
-    return call_next(message, context)
+    if marker is None or "round" not in marker:
+        return
+    client = context.node_config["partition-id"]
+    here = f"{marker['phase']}/{marker['round']}/{client}/"
+    for entry in what_where.split():
+        if entry.startswith(here):
+            what, _, seconds = entry.removeprefix(here).partition(":")
+            if what == "raise":
+                raise OSError(f"no data in round {marker['round']}")
+            if what == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(float(seconds))
 
 
 def make_client_app() -> ClientApp:
