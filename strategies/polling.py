@@ -20,9 +20,12 @@ _MOST = 3.0
 _SHARE = 0.05
 # What a look costs grows with the messages that are open.
 _PER_MESSAGE = 0.001
-# One scan of so many clients times messages takes Flower as long as its pause between two scans,
-# a tenth of a second. Below, a wave of its own takes longer than what it saves.
+# Of so many clients times messages, a scan takes Flower longer than it should.
 _MANY = 1000
+# Messages that are open at once, at first: more than two workers answer between two scans.
+_WINDOW = 24
+# Seconds without a reply after which there may be workers with nothing to do.
+_IDLE = 0.5
 
 
 def polled(grid: Grid) -> Grid:
@@ -35,7 +38,7 @@ def polled(grid: Grid) -> Grid:
         if kind.__name__ == "HttpGrid":
             return PollingGrid(grid)
         if kind.__name__ == "InMemoryGrid":
-            return PollingGrid(grid, least_pause=0.02, in_waves=True)
+            return PollingGrid(grid, least_pause=0.02, windowed=True)
     return grid
 
 
@@ -53,32 +56,36 @@ class PollingGrid(GridWrapper):
         The real grid.
     least_pause : float (default: 0.2)
         Seconds between two looks, at least.
-    in_waves : bool (default: False)
-        Where there are many messages, push one to each client, and the second ones when all have
-        answered. A SuperNode, on the other hand, finds its next message at once if it is there, and
-        else sleeps.
+    windowed : bool (default: False)
+        Where there are many messages, have at most one to each client open, and few in all: others
+        are pushed as replies come. When none comes for half a second, twice as many may be open,
+        so that many workers with long work all get some. A SuperNode, on the other hand, finds its
+        next message at once if it is there, and else sleeps.
     """
 
-    def __init__(self, grid: Grid, least_pause: float = 0.2, in_waves: bool = False) -> None:
+    def __init__(self, grid: Grid, least_pause: float = 0.2, windowed: bool = False) -> None:
         super().__init__(grid)
         self._least_pause = least_pause
-        self._in_waves = in_waves
+        self._windowed = windowed
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Push messages, and pull their replies until all are there or the time is up."""
         ahead = list(messages)
-        waiting: set[str] = set()
+        nodes = {message.metadata.dst_node_id for message in ahead}
+        many = self._windowed and len(nodes) * len(ahead) > _MANY
+        window = _WINDOW if many else len(ahead)
+        waiting: dict[str, int] = {}  # node of each open message
         replies: list[Message] = []
-        start = last = time.monotonic()
+        start = last = grown = time.monotonic()
         while True:
-            if ahead and not waiting:
-                ahead = self._push(ahead, waiting)
+            if len(waiting) < window:
+                ahead = self._push(ahead, waiting, window, one_each=many)
             found = list(self.pull_messages(waiting)) if waiting else []
             for reply in found:
                 replies.append(reply)
-                waiting.discard(reply.metadata.reply_to_message_id)
+                waiting.pop(reply.metadata.reply_to_message_id, None)
             now = time.monotonic()
             left = float("inf") if timeout is None else timeout - (now - start)
             if not (waiting or ahead):
@@ -88,22 +95,30 @@ class PollingGrid(GridWrapper):
                 self.push_messages(ahead)
                 return replies
             if found:
-                last = now
+                last = grown = now
+            elif now - grown > _IDLE:
+                window, grown = 2 * window, now
             least = self._least_pause + _PER_MESSAGE * len(waiting)
             pause = max(least, _SHARE * (now - last))
             time.sleep(min(pause, _MOST, left))
 
-    def _push(self, messages: list[Message], waiting: set[str]) -> list[Message]:
-        """Push a wave, or all, and return the rest."""
+    def _push(
+        self, messages: list[Message], waiting: dict[str, int], window: int, one_each: bool
+    ) -> list[Message]:
+        """Push as many as the window has room for, and return the rest."""
         chosen: list[Message] = []
         rest: list[Message] = []
-        busy: set[int] = set()
-        nodes = {message.metadata.dst_node_id for message in messages}
-        in_waves = self._in_waves and len(nodes) * len(messages) > _MANY
+        busy = set(waiting.values())
         for message in messages:
             node_id = message.metadata.dst_node_id
-            (rest if in_waves and node_id in busy else chosen).append(message)
+            room = len(waiting) + len(chosen) < window
+            if not room or (one_each and node_id in busy):
+                rest.append(message)
+                continue
+            chosen.append(message)
             busy.add(node_id)
-        # A message that is not accepted has no id, and there is nothing to wait for.
-        waiting.update(message_id for message_id in self.push_messages(chosen) if message_id)
+        for message, message_id in zip(chosen, self.push_messages(chosen), strict=True):
+            # A message that is not accepted has no id, and there is nothing to wait for.
+            if message_id:
+                waiting[message_id] = message.metadata.dst_node_id
         return rest

@@ -1,6 +1,7 @@
 """Replies are looked for often, never longer than the timeout, and only on Flower's own grid."""
 
 import time
+from itertools import chain
 from unittest.mock import MagicMock
 
 import pytest
@@ -90,24 +91,59 @@ def test_pauses_grow_with_the_time_waited_up_to_those_of_flower(monkeypatch):
     assert 200 <= clock[0] <= 200 * 1.05
 
 
-@pytest.mark.parametrize(("clients", "waves"), [(22, 1), (23, 2)])
-def test_second_messages_wait_for_the_answers_to_the_first_where_there_are_many(clients, waves):
+def exchange_two_each(clients, delay):
+    """Send two messages to each client; return the grid and the replies."""
     grid = Slow(numpy_app.make_app(), clients)
-    grid.delay = 0.001
+    grid.delay = delay
     both = [*messages(grid), *messages(grid)]
-    replies = PollingGrid(grid, least_pause=0.02, in_waves=True).send_and_receive(both)
+    replies = PollingGrid(grid, least_pause=0.02, windowed=True).send_and_receive(both)
     assert {r.metadata.reply_to_message_id for r in replies} == {
         m.metadata.message_id for m in both
     }
-    nodes = list(grid.get_node_ids())
-    assert grid.pushed == ([nodes, nodes] if waves == 2 else [nodes + nodes])
+    return grid
+
+
+def test_few_messages_are_pushed_at_once():
+    grid = exchange_two_each(22, delay=0.001)
+    assert grid.pushed == [2 * list(grid.get_node_ids())]
+
+
+def test_of_many_messages_few_are_open_and_one_to_each_client(monkeypatch):
+    opened = []
+
+    class Counting(Slow):
+        def pull_messages(self, message_ids):
+            ids = list(message_ids)
+            opened.append([self.node_of[i] for i in ids])
+            return super().pull_messages(ids)
+
+        def push_messages(self, messages):
+            messages = list(messages)
+            ids = super().push_messages(messages)
+            self.node_of = getattr(self, "node_of", {}) | {
+                i: m.metadata.dst_node_id for i, m in zip(ids, messages, strict=True)
+            }
+            return ids
+
+    monkeypatch.setitem(globals(), "Slow", Counting)
+    grid = exchange_two_each(60, delay=0.001)
+    assert max(len(nodes) for nodes in opened) == 24
+    assert all(len(set(nodes)) == len(nodes) for nodes in opened)
+    assert sorted(chain.from_iterable(grid.pushed)) == sorted(2 * list(grid.get_node_ids()))
+
+
+def test_more_are_open_when_none_is_answered():
+    grid = Slow(numpy_app.make_app(), 70)
+    grid.delay = 50
+    PollingGrid(grid, windowed=True).send_and_receive(messages(grid), timeout=1.8)
+    assert [len(nodes) for nodes in grid.pushed if nodes] == [24, 24, 22]
 
 
 def test_messages_that_never_were_pushed_have_an_id_when_the_time_is_up():
     grid = Slow(numpy_app.make_app(), 30)
     grid.delay = 50
     both = [*messages(grid), *messages(grid)]
-    replies = PollingGrid(grid, in_waves=True).send_and_receive(both, timeout=0.3)
+    replies = PollingGrid(grid, windowed=True).send_and_receive(both, timeout=0.3)
     assert replies == []
     assert len({m.metadata.message_id for m in both} - {""}) == 60
 
