@@ -89,6 +89,7 @@ class SummaryMod:
         )
         phase = str(marker["phase"])
         if phase == INTRODUCE:
+            drop_kept(context.state)  # a run may hold several strategies, each with a round 1
             return self._introduce(message, context)
         # An update is kept for one round of one run; the state may outlive both.
         ticket = f"{message.metadata.run_id}/{marker['round']!s}"

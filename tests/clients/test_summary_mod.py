@@ -54,6 +54,14 @@ def test_introduction_tells_the_key_and_does_not_call_the_app():
     assert trained(grid) == 0
 
 
+def test_a_new_strategy_in_the_same_run_does_not_get_what_was_kept_for_the_one_before():
+    grid = federation()
+    summarize(grid, round=3)
+    ask(grid, "introduce")
+    ask(grid, "train", round=3)
+    assert trained(grid) == 2
+
+
 @pytest.mark.parametrize("sketch", ["layers", "coordinates:3", "count:4"])
 def test_update_summary_is_the_sketch_of_weights_before_minus_after(sketch):
     summary = summarize(federation(), round=4, sketch=sketch, layers=("head",)).content[SUMMARY]
