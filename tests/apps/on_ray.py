@@ -1,11 +1,15 @@
-"""A run on Ray in a process of its own: python on_ray.py CLIENTS SETTINGS, with settings in JSON.
+"""Runs on Ray, in a process of their own: python on_ray.py CLIENTS WORKERS SETTINGS ...
 
-The settings are those of `deployed`, and ``"faults"``: whether clients fail at random.
+The settings of a run are those of `deployed`, in JSON, and ``"app"``, the clients' app. One start
+of Ray serves all runs, which come one after the other. Prints how many megabytes the process held
+after each round of the last.
 """
 
 import json
 import os
+import random
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from flwr.app import ArrayRecord, Context, Message
@@ -17,16 +21,38 @@ from flwr.simulation import run_simulation
 from apps import deployed, faulty_app, numpy_app
 from pncs_flower.clients import SummaryMod
 from pncs_flower.simulations.hung_workers import stop_hung_workers
+from pncs_flower.strategies.grid_view import GridWrapper
+from pncs_flower.strategies.polling import polled
 
-WORKERS = 2
+
+class Shuffled(GridWrapper):
+    """A grid whose replies come in any order."""
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        random.shuffle(replies)
+        return replies
 
 
-def troubled_app(what_where: str) -> ClientApp:
+def make_app(settings: dict[str, Any]) -> ClientApp:
+    """Return clients that fail at random, or one that has a loss and the trouble asked for."""
+    if settings.get("app") == "faulty":
+        return faulty_app.make_app()
+
     def trouble(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        deployed.cause(what_where, message, context)
+        deployed.cause(settings["trouble"], message, context)
         return call_next(message, context)
 
-    return numpy_app.make_app(trouble, SummaryMod(gradient=numpy_app.gradient))
+    def with_loss(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        slope = numpy_app.gradient(message, context)
+        reply = call_next(message, context)
+        loss = sum(float((a.numpy() ** 2).sum()) for a in slope.values()) / 2
+        reply.content["metrics"]["train-loss"] = loss  # type: ignore[index]
+        return reply
+
+    return numpy_app.make_app(trouble, SummaryMod(gradient=numpy_app.gradient), with_loss)
 
 
 def resident_megabytes() -> float:
@@ -34,7 +60,7 @@ def resident_megabytes() -> float:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def simulate(clients: int, settings: dict[str, Any]) -> None:
+def simulate(clients: int, workers: int, runs: list[dict[str, Any]]) -> None:
     server_app = ServerApp()
     memory: dict[int, float] = {}
 
@@ -44,21 +70,23 @@ def simulate(clients: int, settings: dict[str, Any]) -> None:
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
         try:
-            deployed.run(grid, settings, measure)
+            for settings in runs:
+                deployed.run(Shuffled(polled(grid)), settings, measure)
         finally:
             stop_hung_workers(grace=2.0)
 
     run_simulation(
         server_app,
-        faulty_app.make_app() if settings["faults"] else troubled_app(settings["trouble"]),
+        make_app(runs[0]),
         clients,
         backend_config={
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            "init_args": {"num_cpus": WORKERS, "log_to_driver": False},
+            "init_args": {"num_cpus": workers, "log_to_driver": False},
         },
     )
     print(json.dumps(memory))
 
 
 if __name__ == "__main__":
-    simulate(int(sys.argv[1]), {**deployed.SETTINGS, "faults": False, **json.loads(sys.argv[2])})
+    runs = [{**deployed.SETTINGS, **json.loads(settings)} for settings in sys.argv[3:]]
+    simulate(int(sys.argv[1]), int(sys.argv[2]), runs)

@@ -1,4 +1,4 @@
-"""A run in which clients raise and hang and a SuperNode is killed goes on, and says what happened.
+"""A run in which clients raise, hang, die and leave goes on, and says what happened.
 
 All of it happens in one run, since most of the time is spent in waiting. Clients compute gradients
 in the pre-round and train when they are chosen, two of three in a round.
@@ -19,6 +19,7 @@ from federation import Federation
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 RAISES, HANGS = 2, 3  # rounds: client 0 in the pre-round, client 1 in training
+DIES = 4  # the round in which the process that client 1 trains in is killed
 
 
 @dataclass
@@ -29,7 +30,7 @@ class Story:
     history: list[dict[str, Any]]
     models: list[dict[str, Any]]
     killed: int  # the round in which a SuperNode was killed
-    back: int  # and that in which its client delivered again
+    back: int  # and one in which its client and the one whose process died answer again
 
     def record(self, number: int) -> dict[str, Any]:
         return self.history[number - 1]
@@ -53,7 +54,7 @@ def story(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Iterator[
                 {"summary": "gradient", "queue_length": 0, "summary_timeout": patience}
             ),
             trouble=f"summarize/{RAISES}/0/raise train/{RAISES}/1/raise "
-            f"summarize/{HANGS}/0/{hang} train/{HANGS}/1/{hang}",
+            f"summarize/{HANGS}/0/{hang} train/{HANGS}/1/{hang} train/{DIES}/1/die",
         )
 
         def wait(until: Callable[[list[dict[str, Any]]], bool]) -> int:
@@ -65,11 +66,13 @@ def story(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Iterator[
             return len(history)
 
         # Client 2 is asked for the next round's summary as soon as a round is over.
-        before = wait(lambda history: len(history) > HANGS and "2" in history[-1]["answered"])
+        before = wait(lambda history: len(history) >= DIES and "2" in history[-1]["answered"])
         nodes[2].kill()
         federation.start_supernode("node-2-again", {"partition-id": 2, "num-partitions": 3})
         wait(lambda history: any("2" in r["rejected"] for r in history[before:]))
-        back = wait(lambda history: len(history) > before + 1 and "2" in history[-1]["answered"])
+        back = wait(
+            lambda history: len(history) > before + 1 and {"1", "2"} <= set(history[-1]["answered"])
+        )
         models = [json.loads(line) for line in (output / "models.jsonl").read_text().splitlines()]
         yield Story(patience, read_history(output), models, before + 1, back)
 
@@ -104,6 +107,17 @@ def test_client_that_hangs_in_training_is_left_out_with_the_reason(story: Story)
 def test_clients_that_hung_take_part_again(story: Story) -> None:
     later = [r for r in story.history if HANGS < r["round"] < story.killed]
     assert {"0", "1"} <= {client for record in later for client in record["answered"]}
+
+
+def test_client_whose_process_is_killed_is_left_out_with_the_reason(story: Story) -> None:
+    record = story.record(DIES)
+    assert record["chosen"] == ["1", "2"]
+    assert record["delivered"] == ["2"]
+    assert record["rejected"]["1"] == "training: no reply in time"
+
+
+def test_client_whose_process_was_killed_takes_part_again(story: Story) -> None:
+    assert "1" in story.record(story.back)["answered"]
 
 
 def test_killed_supernode_costs_its_client_the_round_and_no_more(story: Story) -> None:

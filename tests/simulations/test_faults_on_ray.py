@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 from apps import deployed, faulty_app
 from deployment.conftest import read_history
+from ray_process import on_ray
 
 from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.simulations.processes import adopt_orphans, descendants
 
 pytestmark = [
     pytest.mark.slow,
@@ -29,36 +29,8 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc"),
 ]
 
-TESTS = Path(__file__).parents[1]
 CLIENTS, ROUNDS, PATIENCE = 3, 7, 10  # clients, rounds, seconds
 RAISES, HANGS, DIES = 2, 3, 5  # rounds: client 0 in the pre-round, client 1 in training
-
-
-def on_ray(clients: int, settings: dict[str, Any]) -> subprocess.CompletedProcess[str]:
-    """Run it, and see that nothing is left running."""
-    adopt_orphans()
-    before = descendants(os.getpid()).keys()
-    done = subprocess.run(
-        [sys.executable, str(TESTS / "apps" / "on_ray.py"), str(clients), json.dumps(settings)],
-        cwd=settings["output"],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(TESTS),
-            "FLWR_HOME": settings["output"],
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_worker_niceness": "0",  # else whatever else the machine does comes first
-        },
-        capture_output=True,
-        text=True,
-        timeout=1500,
-        check=False,
-    )
-    deadline = time.monotonic() + 30
-    while any(alive for pid, alive in descendants(os.getpid()).items() if pid not in before):
-        assert time.monotonic() < deadline, "processes are left running"
-        time.sleep(0.1)
-    return done
 
 
 @dataclass
@@ -202,7 +174,7 @@ def test_long_run_with_faults_loses_no_round_keeps_its_memory_and_the_bits_of_on
         "rounds": SOAK_ROUNDS,
         "evaluate": 0.0,
         "options": json.dumps({"num_selected": 3, "seed": 4, "wait_timeout": 300}),
-        "faults": True,
+        "app": "faulty",
     }
     for folder in (here, there):
         folder.mkdir()

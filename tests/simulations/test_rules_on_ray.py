@@ -1,4 +1,4 @@
-"""Every selection rule by its name through `flwr run` on Ray, with the bits of one process."""
+"""Every selection rule on Ray, with the bits of one process, whatever the number of workers."""
 
 import json
 import os
@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from apps import deployed, on_ray
+from deployment.conftest import outcome
+from ray_process import on_ray as run_on_ray
 
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
@@ -66,3 +69,45 @@ def test_rule_runs_on_ray_with_the_bits_of_one_process(strategy: str, tmp_path: 
     choices, weights = result(on_ray)
     assert [len(delivered) for _, _, delivered, _ in choices] == [2] * ROUNDS
     assert (choices, weights) == result(here)
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "PNCS": {"queue_length": 2, "sketch": "coordinates:6@float16"},
+    "GradientMemory": {"sketch": "count:8", "candidates": 4},
+    "DivFL": {"summary": "gradient"},
+    "GradientNorm": {},
+    "PowerOfChoice": {"candidates": 4},
+    "FedCor": {},
+    "ActiveFL": {},
+    "Oort": {},
+    "UniformSelection": {},
+    "RoundRobin": {},
+}
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def all_rules(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All rules one after the other in one simulation, whose replies come in any order."""
+    folder = tmp_path_factory.mktemp(f"workers-{request.param}")
+    runs = [{**run_settings(rule), "output": str(folder / rule)} for rule in OPTIONS]
+    for run in runs:
+        Path(run["output"]).mkdir()
+    done = run_on_ray(6, *runs, workers=request.param)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def run_settings(rule: str) -> dict[str, Any]:
+    options = json.dumps({"seed": 7, "wait_timeout": 300, **OPTIONS[rule]})
+    return {**deployed.SETTINGS, "rule": rule, "rounds": ROUNDS, "options": options}
+
+
+@pytest.mark.parametrize("rule", OPTIONS)
+def test_one_worker_or_two_and_shuffled_replies_give_the_bits_of_one_process(
+    rule: str, all_rules: Path, tmp_path: Path
+) -> None:
+    settings = {**run_settings(rule), "output": str(tmp_path)}
+    deployed.run(InProcessGrid(on_ray.make_app(settings), 6), settings)
+    here = outcome(tmp_path)
+    assert all(record["delivered"] for record in here["history"])
+    assert outcome(all_rules / rule) == here

@@ -1,0 +1,44 @@
+"""Starts runs on Ray in a process of their own, for the tests that compare or disturb them."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pncs_flower.simulations.processes import adopt_orphans, descendants
+
+TESTS = Path(__file__).resolve().parent
+
+
+def on_ray(
+    clients: int, *runs: dict[str, Any], workers: int = 2
+) -> subprocess.CompletedProcess[str]:
+    """Run it, and see that nothing is left running."""
+    adopt_orphans()
+    before = descendants(os.getpid()).keys()
+    home = runs[0]["output"]
+    script = str(TESTS / "apps" / "on_ray.py")
+    done = subprocess.run(
+        [sys.executable, script, str(clients), str(workers), *map(json.dumps, runs)],
+        cwd=home,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(TESTS),
+            "FLWR_HOME": home,
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",  # else whatever else the machine does comes first
+        },
+        capture_output=True,
+        text=True,
+        timeout=1500,
+        check=False,
+    )
+    deadline = time.monotonic() + 30
+    while any(alive for pid, alive in descendants(os.getpid()).items() if pid not in before):
+        assert time.monotonic() < deadline, f"processes are left running: {done.stderr}"
+        time.sleep(0.1)
+    return done
