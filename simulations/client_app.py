@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from pncs_flower.clients.pytorch import pytorch_client
 
-from .config import Config
+from .config import Config, Scalar
 from .inputs import empty_model, load_inputs
 
 __all__ = ["app"]
@@ -15,8 +15,18 @@ __all__ = ["app"]
 Examples = tuple[Tensor, Tensor]
 
 
+def _config(context: Context) -> Config:
+    return _parsed(tuple(context.run_config.items()))
+
+
+# Every message of every client brings the same settings.
+@lru_cache(maxsize=1)
+def _parsed(settings: tuple[tuple[str, Scalar], ...]) -> Config:
+    return Config.from_run_config(dict(settings))
+
+
 def _make_model(context: Context) -> nn.Module:
-    return _model(Config.from_run_config(context.run_config))
+    return _model(_config(context))
 
 
 # One for all clients of a process, who overwrite its weights and keep nothing else in it.
@@ -26,9 +36,8 @@ def _model(config: Config) -> nn.Module:
 
 
 def _load_examples(context: Context) -> Examples:
-    config = Config.from_run_config(context.run_config)
     client, num_clients = _place(context)
-    return _holdings(config, num_clients).examples(client)
+    return _holdings(_config(context), num_clients).examples(client)
 
 
 def _place(context: Context) -> tuple[int, int]:
