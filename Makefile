@@ -20,10 +20,11 @@ test: $(INSTALLED)
 soak: $(INSTALLED)
 	PNCS_KILLS=100 PNCS_HOSTILE_REPLIES=10000 PNCS_SOAK_ROUNDS=2000 PNCS_SOAK_CLIENTS=100 \
 	    PNCS_HONEST_ROUNDS=1000 PNCS_SUPERLINK_KILLS=3 PNCS_RAY_KILLS=5 \
+	    PNCS_RAY_ROUNDS=200 \
 	    $(BIN)/python -m pytest -v --durations=0 -o timeout=3600 \
 	    tests/strategies/test_checkpoint.py tests/strategies/test_hostile.py \
 	    tests/strategies/test_soak.py tests/deployment/test_kill.py \
-	    tests/simulations/test_resume.py
+	    tests/simulations/test_resume.py tests/simulations/test_faults_on_ray.py
 
 # The library on the oldest Flower that it promises to work with, in an environment of its own.
 OLDEST := build/flwr-oldest
