@@ -1,7 +1,7 @@
 """The NumPy app with clients that fail at random, in the same places in every engine."""
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
@@ -20,11 +20,11 @@ def initial_arrays() -> ArrayRecord:
 
 def fault(message: Message, context: Context) -> str | None:
     """Return what is wrong with a client in a phase of a round, if anything is."""
-    marker = message.content.config_records.get(MARKER, {})
+    marker = message.content.config_records.get(MARKER, ConfigRecord())
     if "round" not in marker:
         return None
     client = int(context.node_config["partition-id"])
-    rng = generator("fault", str(marker["phase"]), int(marker["round"]), client)
+    rng = generator("fault", str(marker["phase"]), int(str(marker["round"])), client)
     return str(rng.choice(["raises", "NaN", "wrong shape"])) if rng.random() < SHARE else None
 
 

@@ -49,7 +49,7 @@ def make_app(settings: dict[str, Any]) -> ClientApp:
         slope = numpy_app.gradient(message, context)
         reply = call_next(message, context)
         loss = sum(float((a.numpy() ** 2).sum()) for a in slope.values()) / 2
-        reply.content["metrics"]["train-loss"] = loss  # type: ignore[index]
+        reply.content.metric_records["metrics"]["train-loss"] = loss
         return reply
 
     return numpy_app.make_app(trouble, SummaryMod(gradient=numpy_app.gradient), with_loss)
