@@ -33,6 +33,9 @@ __all__ = ["build_strategy"]
 
 Make = Callable[..., SelectionStrategy]
 
+# Clients introduce themselves once Ray is up, which took over a minute on a busy machine.
+_WAIT_TIMEOUT = 180.0
+
 
 def build_strategy(config: Config, checkpoint: Path | None = None) -> SelectionStrategy:
     """Return the selection strategy of the settings, around Flower's FedAvg.
@@ -57,7 +60,11 @@ def build_strategy(config: Config, checkpoint: Path | None = None) -> SelectionS
             min_available_nodes=1,
             weighted_by_key=weights[config.aggregation],
         )
-    options: dict[str, Any] = {"seed": config.seed, "checkpoint": checkpoint}
+    options: dict[str, Any] = {
+        "seed": config.seed,
+        "checkpoint": checkpoint,
+        "wait_timeout": _WAIT_TIMEOUT,
+    }
     if config.queue_length >= 0:
         options["queue_length"] = config.queue_length
     if ":" in config.strategy:

@@ -41,6 +41,10 @@ def test_settings_reach_the_rule(settings: dict[str, Any], record: str) -> None:
     assert record in str(build(**settings).rule)
 
 
+def test_ray_has_more_than_a_minute_to_start() -> None:
+    assert build().options.wait_timeout > 60
+
+
 def test_building_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     build()
     assert not caplog.records
