@@ -139,8 +139,11 @@ class Late(Altered):
 
 
 class Twice(Altered):
+    """The second answer is that of another client."""
+
     def change(self, others, mine):
-        return [*mine, *others, *mine, *mine]
+        second = [Message(others[0].content, reply_to=m) for m in self.culprits]
+        return [*mine, *others, *second]
 
 
 class Gone(Altered):

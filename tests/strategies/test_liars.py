@@ -1,10 +1,14 @@
 """A client whose sketch is not that of its update is left out for the rest of the run."""
 
 import pytest
+from apps import numpy_app
 from culprits import run, with_summary
 from flwr.app import Array
 from flwr.serverapp.strategy import FedAvg
 
+from pncs_flower.clients import SummaryMod
+from pncs_flower.clients.privacy import SketchNoise
+from pncs_flower.simulations.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS, GradientMemory, TooFewClientsError
 
 
@@ -22,6 +26,14 @@ def test_liar_is_left_out_at_its_first_full_update_and_honest_clients_never(sket
     assert all("1" not in r.clients for r in strategy.history[caught[0] :])
     rejected = {client for record in strategy.history for client in record.rejected}
     assert rejected == {"1"}
+
+
+def test_noise_on_summaries_makes_an_honest_client_look_like_a_liar():
+    app = numpy_app.make_app(SummaryMod(noise=SketchNoise(1.0, 1.0, secret=2)))
+    strategy = PNCS(FedAvg(fraction_evaluate=0.0), queue_length=0, verify_sketches=True)
+    strategy.start(InProcessGrid(app, 4), numpy_app.initial_arrays(), num_rounds=1)
+    record = strategy.history[0]
+    assert all("not that of its update" in record.rejected[client] for client in record.chosen)
 
 
 def test_a_liar_stays_out_after_a_restart(tmp_path):
