@@ -45,11 +45,13 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "device": ("auto", "cpu", "cuda"),
     "precision": ("float32", "bfloat16"),
 }
-"""What the settings that are names may be; a strategy also an import path, ``module:Rule``."""
+"""What the settings that are names may be; a strategy also an import path, ``module:Rule``, and a
+model also ``torchvision/NAME``."""
 
 _AT_LEAST_ONE = ("num-selected", "num-rounds", "local-epochs", "shards-per-client", "p")
-_AT_LEAST_ZERO = ("candidates", "batch-size", "momentum", "seed")
+_AT_LEAST_ZERO = ("candidates", "batch-size", "momentum", "resize", "seed")
 _ABOVE_ZERO = ("lr", "dirichlet-alpha")
+_TORCHVISION = "torchvision/"
 _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -87,6 +89,7 @@ class Config:
     model: str
     weights: str
     normalization: str
+    resize: int
     trainable_layers: str
     features: str
     cache_dir: str
@@ -140,6 +143,11 @@ class Config:
         return _list(self.layers) or None
 
     @property
+    def has_frozen_layers(self) -> bool:
+        """Whether only the last layers of a pre-trained network are trained."""
+        return self.model == "vgg16" or self.model.startswith(_TORCHVISION)
+
+    @property
     def trainable_layer_names(self) -> tuple[str, ...]:
         """The layers that are trained, of a model with frozen ones."""
         return _list(self.trainable_layers)
@@ -183,6 +191,8 @@ def _typed(key: str, value: Scalar, kind: Any) -> Scalar:
 
 def _check(key: str, value: Scalar) -> None:
     if key == "strategy" and _IMPORT_PATH.fullmatch(str(value)):
+        return
+    if key == "model" and str(value).startswith(_TORCHVISION):
         return
     if key in CHOICES and value not in CHOICES[key]:
         near = get_close_matches(str(value), CHOICES[key], n=1)

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -14,12 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from .config import Config
+from .cut_network import FROZEN_PREFIX, cut_before, frozen_part, network_weights
 from .data import dataset_fingerprint, load_dataset
 from .vgg16 import (
     CONVOLUTIONS,
-    FrozenLayers,
     check_trainable,
     frozen_layers,
     normalize,
@@ -96,14 +98,62 @@ def load_frozen(config: Config) -> FrozenData:
     FileNotFoundError
         If data or weights are not there.
     """
-    return _load(
+    default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "pncs-flower"
+    source = _Source(
+        config.model,
         config.dataset,
         config.data_dir,
         config.weights,
         config.normalization,
-        check_trainable(config.trainable_layer_names),
-        config.cache_dir,
+        config.resize,
+        Path(config.cache_dir or default).expanduser(),
     )
+    layers = config.trainable_layer_names
+    if config.model == "vgg16":
+        return _load_vgg16(source, check_trainable(layers))
+    cut_before(config.model.removeprefix(FROZEN_PREFIX), layers)
+    return _load_network(source, layers)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What the features of a network depend on, and where they are kept."""
+
+    model: str
+    dataset: str
+    data_dir: str
+    weights: str
+    normalization: str
+    resize: int
+    folder: Path
+
+    def key(self, cut: str) -> dict[str, Any]:
+        """Return all that the output of the layers before a cut depends on."""
+        resized = {"resize": self.resize} if self.resize else {}
+        return {
+            "format": _FORMAT,
+            "model": self.model,
+            "data": dataset_fingerprint(self.dataset, self.data_dir),
+            "weights": weights_fingerprint(self.weights),
+            "normalization": self.normalization,
+            "cut": cut,
+            **resized,
+        }
+
+    def write(self, network: Callable[[torch.Tensor], nn.Module], path: Path) -> dict[str, Any]:
+        """Run the data set's images through a network, which is made once they are known."""
+        data = load_dataset(self.dataset, self.data_dir)
+
+        def prepare(chunk: NDArray[Any]) -> torch.Tensor:
+            return normalize(chunk, data.max_value, self.normalization, self.resize)
+
+        made = network(prepare(data.train_images[:2]))
+        images = (data.train_images, data.test_images)
+        for part, pixels in zip(_PARTS, images, strict=True):
+            _run(made, pixels, prepare, path / f"{part}.npy")
+        for part, labels in zip(_PARTS, (data.train_labels, data.test_labels), strict=True):
+            np.save(path / f"{part}-labels.npy", labels)
+        return {"title": data.title, "num_classes": data.num_classes, "drawn": []}
 
 
 @cache
@@ -113,58 +163,48 @@ def weights_fingerprint(path: str) -> str:
 
 
 @cache
-def _load(
-    dataset: str, data_dir: str, weights: str, normalization: str, cut: str, cache_dir: str
-) -> FrozenData:
-    default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "pncs-flower"
-    folder = Path(cache_dir or default).expanduser()
-    key = {
-        "format": _FORMAT,
-        "model": "vgg16",
-        "data": dataset_fingerprint(dataset, data_dir),
-        "weights": weights_fingerprint(weights),
-        "normalization": normalization,
-        "cut": CONVOLUTIONS,
-    }
+def _load_network(source: _Source, layers: tuple[str, ...]) -> FrozenData:
+    name = source.model.removeprefix(FROZEN_PREFIX)
 
+    def make(path: Path) -> dict[str, Any]:
+        state = network_weights(name, source.weights)
+        return source.write(lambda sample: frozen_part(name, state, layers, sample), path)
+
+    return _cached(source.folder, source.key(layers[0]), make)
+
+
+@cache
+def _load_vgg16(source: _Source, cut: str) -> FrozenData:
     def convolve(path: Path) -> dict[str, Any]:
-        data = load_dataset(dataset, data_dir)
-        images = (data.train_images, data.test_images)
-        frozen = frozen_layers(read_weights(weights), CONVOLUTIONS, from_convolutions=False)
-        for part, pixels in zip(_PARTS, images, strict=True):
-            _run(
-                frozen,
-                pixels,
-                lambda chunk: normalize(chunk, data.max_value, normalization),
-                path / f"{part}.npy",
-            )
-        for part, labels in zip(_PARTS, (data.train_labels, data.test_labels), strict=True):
-            np.save(path / f"{part}-labels.npy", labels)
-        return {"title": data.title, "num_classes": data.num_classes, "drawn": list(frozen.drawn)}
+        frozen = frozen_layers(read_weights(source.weights), CONVOLUTIONS, from_convolutions=False)
+        return {**source.write(lambda sample: frozen.network, path), "drawn": list(frozen.drawn)}
 
-    convolved = _cached(folder, key, convolve)
+    convolved = _cached(source.folder, source.key(CONVOLUTIONS), convolve)
     if cut == CONVOLUTIONS:
         return convolved
 
     def classify(path: Path) -> dict[str, Any]:
         single = convolved.features[0].shape[2:] == (1, 1)
         frozen = frozen_layers(
-            read_weights(weights), cut, from_convolutions=True, single_pixel=single
+            read_weights(source.weights), cut, from_convolutions=True, single_pixel=single
         )
         for part, features, labels in zip(
             _PARTS, convolved.features, convolved.labels, strict=True
         ):
             _run(
-                frozen, features, lambda chunk: torch.from_numpy(chunk.copy()), path / f"{part}.npy"
+                frozen.network,
+                features,
+                lambda chunk: torch.from_numpy(chunk.copy()),
+                path / f"{part}.npy",
             )
             np.save(path / f"{part}-labels.npy", labels)
         return {**convolved.about, "drawn": [*convolved.about["drawn"], *frozen.drawn]}
 
-    return _cached(folder, {**key, "cut": cut}, classify)
+    return _cached(source.folder, source.key(cut), classify)
 
 
 def _run(
-    frozen: FrozenLayers,
+    network: nn.Module,
     inputs: NDArray[Any],
     prepare: Callable[[NDArray[Any]], torch.Tensor],
     path: Path,
@@ -173,7 +213,7 @@ def _run(
     outputs: np.memmap[Any, np.dtype[np.float32]] | None = None
     with torch.inference_mode():
         for start in range(0, len(inputs), _CHUNK):
-            chunk = frozen.network(prepare(inputs[start : start + _CHUNK])).numpy()
+            chunk = network(prepare(inputs[start : start + _CHUNK])).numpy()
             if outputs is None:
                 shape = (len(inputs), *chunk.shape[1:])
                 outputs = np.lib.format.open_memmap(path, "w+", np.float32, shape)
@@ -187,7 +227,7 @@ def _cached(
 ) -> FrozenData:
     """Return a folder of the cache, which is there whole or not at all."""
     name = blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=12).hexdigest()
-    final = folder / f"{key['model']}-{name}"
+    final = folder / f"{key['model'].replace('/', '-')}-{name}"
     if not final.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder))

@@ -44,7 +44,7 @@ def cell_files(cells: Iterable[Cell], folder: Path) -> dict[Path, Cell]:
     for cell in cells:
         config = cell.config
         files = dataset_fingerprint(config.dataset, config.data_dir)
-        if config.model == "vgg16":
+        if config.has_frozen_layers:
             files += weights_fingerprint(config.weights)
         named[folder / f"{cell.name(files)}.jsonl"] = cell
     return named
@@ -125,7 +125,7 @@ def _prepare(cells: Iterable[Cell]) -> None:
     """Compute the features of frozen layers once, before many processes want them."""
     from .inputs import load_inputs
 
-    for config in {cell.config for cell in cells if cell.config.model == "vgg16"}:
+    for config in {cell.config for cell in cells if cell.config.has_frozen_layers}:
         load_inputs(config)
 
 

@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .config import Config
+from .cut_network import FROZEN_PREFIX, build_tail, network_weights
 from .data import as_float, load_dataset
 from .frozen import load_frozen
 from .models import build_model
 from .partitions import partition_examples
-from .vgg16 import build_last_layers, read_weights
+from .vgg16 import State, build_last_layers, read_weights
 
 __all__ = ["Inputs", "empty_model", "initial_model", "load_inputs"]
 
-_FROZEN = "vgg16"
 _VALIDATION_STEP = 10
 
 
@@ -123,7 +123,7 @@ def load_inputs(config: Config) -> Inputs:
 
 
 def _load_all(config: Config) -> Inputs:
-    if config.model != _FROZEN:
+    if not config.has_frozen_layers:
         data = load_dataset(config.dataset, config.data_dir)
         return Inputs(
             data.train_images,
@@ -162,22 +162,35 @@ def _load_all(config: Config) -> Inputs:
 def _starts_at_random(config: Config) -> bool:
     """Return whether the first trained layer has no weights that expect its inputs as they are."""
     layers = config.trainable_layer_names
-    return len(layers) == 1 or f"{layers[0]}.weight" not in read_weights(config.weights)
+    return len(layers) == 1 or f"{layers[0]}.weight" not in _weights(config)
+
+
+def _weights(config: Config) -> State:
+    if config.model == "vgg16":
+        return read_weights(config.weights)
+    return network_weights(config.model.removeprefix(FROZEN_PREFIX), config.weights)
 
 
 def initial_model(config: Config, inputs: Inputs) -> nn.Module:
     """Return the model that training starts from; only what is trained is in it."""
-    if config.model != _FROZEN:
+    if not config.has_frozen_layers:
         shape = inputs.train.shape
         return build_model(
             config.model, (shape[1], shape[2], shape[3]), inputs.num_classes, config.seed
         )
-    layers = config.trainable_layer_names
-    return build_last_layers(layers, inputs.num_classes, read_weights(config.weights), config.seed)
+    return _last_layers(config, inputs.num_classes, _weights(config))
 
 
 def empty_model(config: Config, inputs: Inputs) -> nn.Module:
     """Return a model whose weights will be overwritten."""
-    if config.model != _FROZEN:
+    if not config.has_frozen_layers:
         return initial_model(config, inputs)
-    return build_last_layers(config.trainable_layer_names, inputs.num_classes)
+    return _last_layers(config, inputs.num_classes, None)
+
+
+def _last_layers(config: Config, num_classes: int, state: State | None) -> nn.Module:
+    layers = config.trainable_layer_names
+    if config.model == "vgg16":
+        return build_last_layers(layers, num_classes, state, config.seed)
+    name = config.model.removeprefix(FROZEN_PREFIX)
+    return build_tail(name, layers, num_classes, state, config.seed)

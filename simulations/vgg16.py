@@ -21,6 +21,7 @@ __all__ = [
     "CONVOLUTIONS",
     "FrozenLayers",
     "LastLayers",
+    "State",
     "build_last_layers",
     "check_trainable",
     "frozen_layers",
@@ -79,18 +80,23 @@ class FrozenLayers:
     drawn: tuple[str, ...]
 
 
-def normalize(images: NDArray[np.uint8], max_value: int, normalization: str) -> Tensor:
+def normalize(
+    images: NDArray[np.uint8], max_value: int, normalization: str, resize: int = 0
+) -> Tensor:
     """Return images as the weights want them.
 
     Parameters
     ----------
     images : np.ndarray
         Shape (N, 1 or 3, height, width). Those smaller than 32x32, the least that five poolings
-        leave something of, get a black frame; grey ones three equal channels. Nothing is resized.
+        leave something of, get a black frame; grey ones three equal channels.
     max_value : int
         The value of a white pixel.
     normalization : {"imagenet1k-v1", "imagenet1k-features"}
         The transform that belongs to torchvision's weights of that name.
+    resize : int (default: 0)
+        Height and width to interpolate to, as torchvision does (bilinear, without aliasing); 0
+        leaves the images as they are.
 
     Returns
     -------
@@ -99,6 +105,10 @@ def normalize(images: NDArray[np.uint8], max_value: int, normalization: str) -> 
     """
     mean, deviation = (torch.tensor(v).view(1, 3, 1, 1) for v in _NORMALIZATION[normalization])
     pixels = torch.from_numpy(images.astype(np.float32) / np.float32(max_value))
+    if resize:
+        pixels = nn.functional.interpolate(
+            pixels, (resize, resize), mode="bilinear", antialias=True
+        )
     height, width = (max(0, _SIDE - side) for side in pixels.shape[2:])
     frame = (width // 2, width - width // 2, height // 2, height - height // 2)
     return (nn.functional.pad(pixels, frame).expand(-1, 3, -1, -1) - mean) / deviation

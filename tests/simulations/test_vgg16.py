@@ -189,7 +189,7 @@ def test_features_are_computed_once(make: Make, monkeypatch: pytest.MonkeyPatch)
     from pncs_flower.simulations import frozen
 
     first = load_frozen(make())
-    frozen._load.cache_clear()  # as a new process would
+    frozen._load_vgg16.cache_clear()  # as a new process would
 
     def refuse(*arguments: Any, **options: Any) -> None:
         raise AssertionError("computed again")
@@ -210,7 +210,7 @@ def test_a_damaged_cache_is_refused(make: Make, tmp_path: Path) -> None:
     from pncs_flower.simulations import frozen
 
     load_frozen(make())
-    frozen._load.cache_clear()
+    frozen._load_vgg16.cache_clear()
     path = next((tmp_path / "cache").glob("*/train.npy"))
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
