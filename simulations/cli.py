@@ -102,7 +102,9 @@ def run(
     ] = None,
     dataset: Annotated[str | None, _knob("dataset", "digits, fashion-mnist or cifar10.")] = None,
     data_dir: Annotated[str | None, _knob("data-dir", "Folder of the data set.")] = None,
-    model: Annotated[str | None, _knob("model", "linear, mlp, cnn, vgg16, torchvision/resnet18, ...")] = None,
+    model: Annotated[
+        str | None, _knob("model", "linear, mlp, cnn, vgg16 or torchvision/NAME.")
+    ] = None,
     device: Annotated[str | None, _knob("device", "auto, cpu or cuda.")] = None,
     seed: Annotated[int | None, _knob("seed", "Seed of everything random.")] = None,
     output: Annotated[

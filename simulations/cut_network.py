@@ -217,26 +217,24 @@ def _tail(network: nn.Module, name: str, layers: Sequence[str]) -> _Tail:
     known = [
         path for path, module in network.named_modules() if list(module.parameters(recurse=False))
     ]
-    last = network.get_submodule(known[-1])
-    head, _, place = (layers[0] if layers else "").partition(".")
-    inside = getattr(network, head, None)
-    fits = tuple(layers) == tuple(known[len(known) - len(layers) :]) and bool(layers)
-    if not fits or not isinstance(last, nn.Linear):
-        ends = " | ".join(",".join(known[-n:]) for n in (1, 2))
+    if not isinstance(network.get_submodule(known[-1]), nn.Linear):
+        raise ValueError(f"the last layer of {name}, {known[-1]}, is not linear: take another")
+    head, _, _ = known[-1].partition(".")
+    end = network.get_submodule(head)
+    # It can be cut between the layers of its last part, if that is a plain row of them.
+    row = [f"{head}.{child}" for child in dict(end.named_children())]
+    cuts = [path for path in known if path in row] if isinstance(end, nn.Sequential) else [head]
+    starts = {",".join(known[known.index(path) :]): path for path in cuts}
+    first = starts.get(",".join(layers))
+    if first is None:
         raise ValueError(
-            f"trainable-layers = {','.join(layers)!r}: {name} can train its last layers, which are "
-            f"{ends}, and so on" + ("" if isinstance(last, nn.Linear) else "; but none is linear")
+            f"trainable-layers = {','.join(layers)!r}: for {name} it must be "
+            f"{' | '.join(reversed(starts))}"
         )
-    if not place:
-        return _Tail(head, last)
-    if not isinstance(inside, nn.Sequential) or "." in place:
-        raise ValueError(
-            f"trainable-layers = {','.join(layers)!r}: {name} cannot be cut before {layers[0]}, "
-            f"which lies inside a block: train {known[-1]} alone"
-        )
-    children = list(inside.named_children())
-    start = [child for child, _ in children].index(place)
-    return _Tail(head, nn.Sequential(OrderedDict(children[start:])))
+    if not isinstance(end, nn.Sequential):
+        return _Tail(head, end)
+    children = list(end.named_children())
+    return _Tail(head, nn.Sequential(OrderedDict(children[row.index(first) :])))
 
 
 def _empty(name: str) -> nn.Module:

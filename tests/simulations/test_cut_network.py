@@ -77,10 +77,12 @@ def test_the_last_layer_depends_on_the_seed_alone() -> None:
     ("name", "layers", "message"),
     [
         ("resnet81", ("fc",), r"'resnet81': did you mean 'resnet18'\?"),
-        ("resnet18", ("layer4",), r"'layer4': resnet18 can train its last layers, which are fc"),
+        ("resnet18", ("layer4",), r"'layer4': for resnet18 it must be fc$"),
         ("resnet18", (), r"trainable-layers = ''"),
-        ("resnet18", ("layer4.1.bn2", "fc"), "cannot be cut before layer4.1.bn2"),
-        ("squeezenet1_0", ("classifier.1",), "none is linear"),
+        ("resnet18", ("layer4.1.bn2", "fc"), r"must be fc$"),
+        ("efficientnet_b0", ("fc",), r"must be classifier\.1$"),
+        ("mobilenet_v3_small", ("fc",), r"classifier\.3 \| classifier\.0,classifier\.3$"),
+        ("squeezenet1_0", ("classifier.1",), "is not linear"),
     ],
 )
 def test_layers_that_cannot_be_trained(name: str, layers: tuple[str, ...], message: str) -> None:
@@ -93,8 +95,8 @@ def test_weights_of_another_network_are_refused() -> None:
     with pytest.raises(ValueError, match="lack 100 entries of resnet18 that are frozen"):
         frozen_part("resnet18", {"fc.weight": torch.zeros(10, 512)}, ("fc",), images)
     state = whole_network("resnet18").state_dict()
+    nan = torch.full((64,), torch.nan)
     with pytest.raises(ValueError, match=r"bn1\.bias is not finite"):
-        nan = torch.full((64,), torch.nan)
         frozen_part("resnet18", state | {"bn1.bias": nan}, ("fc",), images)
     with pytest.raises(ValueError, match=r"do not fit torchvision's resnet18.*conv1\.weight"):
         frozen_part("resnet18", state | {"conv1.weight": torch.zeros(2)}, ("fc",), images)
