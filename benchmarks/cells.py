@@ -1,0 +1,101 @@
+r"""Seconds of a grid's cells, beside the same runs through `flwr run` on Ray.
+
+Five rules of a grid, one seed: first all of them by the grid's own runner, one after the other in
+this process (with more workers, Ray starts first); then each by `pncs run`, which starts
+`flwr run`. Both give the same accuracies in every round, which is checked.
+
+Examples
+--------
+python benchmarks/cells.py
+python benchmarks/cells.py --grid simulations/experiments/table2.toml --set data-dir=data \
+    --set weights=vgg16.pth
+"""
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from measure import machine
+
+from pncs_flower.simulations.console import parse_setting
+from pncs_flower.simulations.grid import Cell, Grid, Report
+from pncs_flower.simulations.grid_file import read_grid
+from pncs_flower.simulations.grid_run import CELLS, cell_files, run_grid
+from pncs_flower.simulations.results import read_rounds
+
+EXPERIMENTS = Path(__file__).resolve().parent.parent / "simulations" / "experiments"
+RULES = ("pncs", "active-fl", "fedcor", "gradient-memory", "uniform")
+
+
+def by_grid(grid: Grid, folder: Path, workers: int) -> dict[str, list[float]]:
+    """Run all cells and return the accuracies of each."""
+    failures = run_grid(grid, folder, workers, lambda cell, done, total: None)
+    if failures:
+        raise RuntimeError(str(failures))
+    found = {}
+    for path, cell in cell_files(grid.cells(), folder / CELLS).items():
+        _, *rounds, _ = (json.loads(line) for line in path.read_text("utf-8").splitlines())
+        found[cell.line] = [row["accuracy"] for row in rounds]
+    return found
+
+
+def by_flower(cell: Cell, folder: Path) -> list[float]:
+    """Run one cell through `flwr run` and return its accuracies."""
+    command = cell.command.replace("--engine in-process ", "")
+    arguments = [*shlex.split(command)[1:], "--output", str(folder)]
+    code = "from pncs_flower.simulations.cli import main; main()"
+    subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True)
+    return [float(row["accuracy"]) for row in read_rounds(folder)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--grid", type=Path, default=EXPERIMENTS / "table2.toml")
+    parser.add_argument("--quick", action="store_true", help="the grid's quick version")
+    parser.add_argument("--workers", type=int, default=0, help="0: in this process, one by one")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings")
+    options = parser.parse_args()
+    grid = read_grid(options.grid)
+    grid = grid.quickened() if options.quick else grid
+    settings = {**grid.settings, "device": "cpu", **dict(map(parse_setting, options.settings))}
+    grid = replace(
+        grid,
+        rules=RULES,
+        rule={name: own for name, own in grid.rule.items() if name in RULES},
+        report=Report(),
+        shards=grid.shards[:1],
+        seeds=1,
+        tune={},
+        settings=settings,
+    )
+    print(machine(), flush=True)
+    how = f"{options.workers} at once" if options.workers else "one by one"
+    with tempfile.TemporaryDirectory(prefix="pncs-") as name:
+        folder = Path(name)
+        start = time.perf_counter()
+        accuracies = by_grid(grid, folder / "grid", options.workers)
+        together = time.perf_counter() - start
+        print(f"{len(RULES)} cells by the grid, {how}: {together:.1f} s")
+        start = time.perf_counter()
+        for cell in grid.cells():
+            begin = time.perf_counter()
+            same = by_flower(cell, folder / cell.line) == accuracies[cell.line]
+            print(
+                f"{cell.line:<16} by flwr run: {time.perf_counter() - begin:.1f} s, "
+                f"{'the same accuracies' if same else 'OTHER ACCURACIES'}",
+                flush=True,
+            )
+        apart = time.perf_counter() - start
+    print(f"{len(RULES)} cells by flwr run: {apart:.1f} s, {apart / together:.1f} times as long")
+
+
+if __name__ == "__main__":
+    main()
