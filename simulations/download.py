@@ -83,7 +83,6 @@ def download(
         If a file is not the published one; it is not kept.
     """
     folder = data_dir / source.folder
-    folder.mkdir(parents=True, exist_ok=True)
     base = address or source.address
     for name, checksum in source.files.items():
         path = folder / name
@@ -99,9 +98,11 @@ def download(
 def _fetch(url: str, path: Path, checksum: str) -> None:
     partial = path.with_name(path.name + ".partial")
     try:
-        with urlopen(url, timeout=_TIMEOUT) as answer, partial.open("wb") as file:
-            while block := answer.read(_BLOCK):
-                file.write(block)
+        with urlopen(url, timeout=_TIMEOUT) as answer:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with partial.open("wb") as file:
+                while block := answer.read(_BLOCK):
+                    file.write(block)
         found = _md5(partial)
         if found != checksum:
             raise ValueError(

@@ -240,7 +240,8 @@ class Federation:
         """Return the status of a run and its details now."""
         answer = self._flwr("list", CONNECTION, "--run-id", run.id)
         row = answer["runs"][0]
-        return str(row["status"]), _ANSI.sub("", str(row.get("status-details") or ""))
+        details = _ANSI.sub("", str(row.get("status-details") or ""))
+        return str(row["status"]), "" if details == "N/A" else details
 
     def server_app(self) -> list[int]:
         """Return the process ids of the server apps that are running; Linux only."""

@@ -100,7 +100,7 @@ def table(history: Path) -> str:
     for line in history.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         lines.append(
-            f"{row['round']:>5}  {row['pre_round']:<9}  {', '.join(row['asked']):<8}  "
+            f"{row['round']:>5}  {row['pre_round']:<9}  {', '.join(sorted(row['asked'])):<8}  "
             f"{', '.join(row['chosen']):<8}  {row['mean_similarity']:>10.3f}"
         )
     return "\n".join(lines)
