@@ -1,10 +1,8 @@
 """Any of torchvision's classifiers cut in two: what is frozen and run once, and the last layers."""
 
-import pickle
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,12 +10,12 @@ from torch import Tensor, nn
 
 from pncs_flower.randomness import derive_seed
 
-__all__ = ["FROZEN_PREFIX", "build_tail", "cut_before", "frozen_part", "network_weights"]
+from .state_dict import State
+
+__all__ = ["FROZEN_PREFIX", "build_tail", "cut_before", "frozen_part"]
 
 FROZEN_PREFIX = "torchvision/"
 """How the setting begins that names one of them, such as ``torchvision/resnet18``."""
-
-State = Mapping[str, Tensor]
 
 
 class _ReachedError(Exception):
@@ -67,33 +65,6 @@ def cut_before(name: str, layers: Sequence[str]) -> str:
     """
     _tail(_empty(name), name, layers)
     return layers[0]
-
-
-def network_weights(name: str, path: str) -> State:
-    """Read the state dict of a network; tensors only, no other objects.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file; says how to have it.
-    ValueError
-        If it holds anything else.
-    """
-    file = Path(path).expanduser()
-    if not path or not file.is_file():
-        raise FileNotFoundError(
-            f"weights = {path!r}: model {FROZEN_PREFIX}{name} needs a file with its state dict. To "
-            'have it: python -c "import torch, torchvision; torch.save(torchvision.models.'
-            f"get_model('{name}', weights='DEFAULT').state_dict(), '{name}.pth')\""
-        )
-    try:
-        state = torch.load(file, map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"weights = {path!r} is not a state dict of tensors: {reason}") from None
-    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
-        raise ValueError(f"weights = {path!r} is not a state dict of tensors")
-    return state
 
 
 def frozen_part(name: str, state: State, layers: Sequence[str], sample: Tensor) -> nn.Module:

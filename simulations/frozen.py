@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from torch import nn
 
 from .config import Config
-from .cut_network import FROZEN_PREFIX, cut_before, frozen_part, network_weights
+from .cut_network import FROZEN_PREFIX, cut_before, frozen_part
 from .data import dataset_fingerprint, load_dataset
+from .state_dict import read_state, weights_file
 from .vgg16 import (
     CONVOLUTIONS,
     check_trainable,
     frozen_layers,
     normalize,
     read_weights,
-    weights_file,
 )
 
 __all__ = ["FrozenData", "load_frozen", "weights_fingerprint"]
@@ -134,7 +134,7 @@ class _Source:
             "format": _FORMAT,
             "model": self.model,
             "data": dataset_fingerprint(self.dataset, self.data_dir),
-            "weights": weights_fingerprint(self.weights),
+            "weights": weights_fingerprint(self.weights, self.model),
             "normalization": self.normalization,
             "cut": cut,
             **resized,
@@ -157,9 +157,10 @@ class _Source:
 
 
 @cache
-def weights_fingerprint(path: str) -> str:
+def weights_fingerprint(path: str, model: str) -> str:
     """Hash a file of weights, to 32 hexadecimal digits."""
-    return blake2b(weights_file(path).read_bytes(), digest_size=16).hexdigest()
+    file = weights_file(path, model.removeprefix(FROZEN_PREFIX))
+    return blake2b(file.read_bytes(), digest_size=16).hexdigest()
 
 
 @cache
@@ -167,7 +168,7 @@ def _load_network(source: _Source, layers: tuple[str, ...]) -> FrozenData:
     name = source.model.removeprefix(FROZEN_PREFIX)
 
     def make(path: Path) -> dict[str, Any]:
-        state = network_weights(name, source.weights)
+        state = read_state(source.weights, name)
         return source.write(lambda sample: frozen_part(name, state, layers, sample), path)
 
     return _cached(source.folder, source.key(layers[0]), make)

@@ -45,7 +45,7 @@ def cell_files(cells: Iterable[Cell], folder: Path) -> dict[Path, Cell]:
         config = cell.config
         files = dataset_fingerprint(config.dataset, config.data_dir)
         if config.has_frozen_layers:
-            files += weights_fingerprint(config.weights)
+            files += weights_fingerprint(config.weights, config.model)
         named[folder / f"{cell.name(files)}.jsonl"] = cell
     return named
 

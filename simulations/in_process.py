@@ -64,9 +64,9 @@ class InProcessGrid(Grid):
         """Have every message handled by its client and keep the replies."""
         ids = []
         for message in messages:
+            message.metadata.__dict__["_message_id"] = message_id = uuid4().hex
             if message.metadata.dst_node_id not in self.contexts:
                 continue  # Flower, too, drops a message to an unknown node
-            message.metadata.__dict__["_message_id"] = message_id = uuid4().hex
             self._replies[message_id] = self._handle(message)
             ids.append(message_id)
         return ids

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .config import Config
-from .cut_network import FROZEN_PREFIX, build_tail, network_weights
+from .cut_network import FROZEN_PREFIX, build_tail
 from .data import as_float, load_dataset
 from .frozen import load_frozen
 from .models import build_model
 from .partitions import partition_examples
-from .vgg16 import State, build_last_layers, read_weights
+from .state_dict import State, read_state
+from .vgg16 import build_last_layers, read_weights
 
 __all__ = ["Inputs", "empty_model", "initial_model", "load_inputs"]
 
@@ -168,7 +169,7 @@ def _starts_at_random(config: Config) -> bool:
 def _weights(config: Config) -> State:
     if config.model == "vgg16":
         return read_weights(config.weights)
-    return network_weights(config.model.removeprefix(FROZEN_PREFIX), config.weights)
+    return read_state(config.weights, config.model.removeprefix(FROZEN_PREFIX))
 
 
 def initial_model(config: Config, inputs: Inputs) -> nn.Module:

@@ -7,12 +7,13 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pncs_flower.strategies.history import append_json_line, write_json_lines
+from pncs_flower.strategies.lock import hold_folder
 
 from .config import Config, Scalar, format_toml
 
@@ -49,7 +50,7 @@ def output_path(config: Config) -> Path:
         path = Path(config.output_dir).expanduser().resolve()
         if not config.output_dir or not (path / "config.toml").exists():
             raise FileNotFoundError(f"{config.output_dir or 'output-dir'} holds no run to resume")
-        lock = _lock(path)  # now, not only when the run has been started
+        lock = hold_folder(path)  # now, not only when the run has been started
         if lock is not None:
             lock.close()
         return path
@@ -95,7 +96,7 @@ class RunFolder:
     def __init__(self, path: Path, config: Config) -> None:
         path.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._lock = _lock(path)
+        self._lock = hold_folder(path)
         settings = replace(config, resume=False).to_run_config()
         (path / "config.toml").write_text(format_toml(settings), encoding="utf-8")
         self.rows = read_rounds(path)
@@ -132,13 +133,27 @@ def read_rounds(path: Path, skip: int = 0) -> list[dict[str, Any]]:
     """Return the rounds in a run's folder, without the first ``skip``.
 
     A line that is still being written is left for the next time.
+
+    Raises
+    ------
+    ValueError
+        If a line is no JSON.
     """
     try:
         text = (path / ROUNDS).read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
-    whole = text[: text.rfind("\n") + 1].splitlines()
-    return [json.loads(line) for line in whole[skip:]]
+    rows = []
+    for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), start=1):
+        if number <= skip:
+            continue
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            raise ValueError(
+                f"line {number} of {path / ROUNDS} is no round of a run: remove it"
+            ) from None
+    return rows
 
 
 def read_settings(path: Path) -> tuple[dict[str, Scalar], int | None, int]:
@@ -160,24 +175,6 @@ def read_settings(path: Path) -> tuple[dict[str, Scalar], int | None, int]:
         raise ValueError(f"{file} cannot be read: {error}") from None
     rows = read_rounds(path)
     return settings, len(rows[0]["clients"]) if rows else None, len(rows)
-
-
-def _lock(path: Path) -> IO[str] | None:
-    """Hold a folder until the file is closed: what a killed start left running may still write."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        return None
-    file = (path / "lock").open("a", encoding="utf-8")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise ValueError(
-            f"another process still writes to {path}: wait until it ends, or stop it (fuser -v "
-            f"{path / 'lock'} names it)"
-        ) from None
-    return file
 
 
 def _finite(value: Any) -> Any:

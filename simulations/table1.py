@@ -241,6 +241,6 @@ def _file_name(config: Config, study: Study, key: tuple[int, int]) -> str:
     values = {k: v for k, v in config.to_run_config().items() if k not in PLACES}
     files = dataset_fingerprint(config.dataset, config.data_dir)
     if config.has_frozen_layers:
-        files += weights_fingerprint(config.weights)
+        files += weights_fingerprint(config.weights, config.model)
     text = f"{study.clients}\n{format_toml(values)}{files}"
     return f"shards-{key[0]}-seed-{key[1]}-{blake2b(text.encode(), digest_size=6).hexdigest()}.npz"

@@ -1,10 +1,8 @@
 """VGG16 cut in two: layers that are frozen and run once, and those that are trained."""
 
-import pickle
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +12,8 @@ from torch import Tensor, nn
 
 from pncs_flower.randomness import derive_seed
 
+from .state_dict import State, read_state
+
 if TYPE_CHECKING:
     from torchvision.models import VGG
 
@@ -21,13 +21,11 @@ __all__ = [
     "CONVOLUTIONS",
     "FrozenLayers",
     "LastLayers",
-    "State",
     "build_last_layers",
     "check_trainable",
     "frozen_layers",
     "normalize",
     "read_weights",
-    "weights_file",
 ]
 
 TRAINABLE = ("classifier.0", "classifier.3", "classifier.6")
@@ -41,8 +39,6 @@ _NORMALIZATION = {
     "imagenet1k-v1": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "imagenet1k-features": ((0.48235, 0.45882, 0.40784), (1 / 255, 1 / 255, 1 / 255)),
 }
-
-State = Mapping[str, Tensor]
 
 
 class LastLayers(nn.Module):
@@ -128,24 +124,6 @@ def check_trainable(layers: Sequence[str]) -> str:
     return layers[0]
 
 
-def weights_file(path: str) -> Path:
-    """Return the file of weights.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is none; says how to have it.
-    """
-    file = Path(path).expanduser()
-    if not path or not file.is_file():
-        raise FileNotFoundError(
-            f"weights = {path!r}: model vgg16 needs a file with its state dict. To have it: "
-            'python -c "import torch, torchvision; torch.save(torchvision.models.vgg16('
-            "weights='IMAGENET1K_V1').state_dict(), 'vgg16.pth')\""
-        )
-    return file
-
-
 def read_weights(path: str) -> State:
     """Read a state dict; tensors only, no other objects. What is not finite is left out.
 
@@ -156,14 +134,9 @@ def read_weights(path: str) -> State:
     ValueError
         If it holds anything else, or weights of another network.
     """
-    file = weights_file(path)
-    try:
-        state = torch.load(file, map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"weights = {path!r} is not a state dict of tensors: {reason}") from None
+    state = read_state(path, "vgg16")
     shapes = {name: entry.shape for name, entry in _empty_network().state_dict().items()}
-    if not isinstance(state, dict) or not state.keys() & shapes.keys():
+    if not state.keys() & shapes.keys():
         raise ValueError(f"weights = {path!r} holds no weights of vgg16, such as features.0.weight")
     for name in state.keys() & shapes.keys():
         # The last layer is made anew: its classes are others.

@@ -66,7 +66,9 @@ class ActiveFLRule(SelectionRule):
 
     def observe(self, state: RuleState, now: Round, delivered: Mapping[str, Metrics]) -> RuleState:
         """Set the valuation of those that trained: the root of the size times the mean loss."""
-        losses = reported(delivered, self.loss_key, "loss_key")
+        losses = reported(
+            delivered, self.loss_key, "loss_key", now, known=bool(state["valuations"])
+        )
         roots = sizes(list(losses), now, delivered) ** 0.5
         fresh = {
             client: float(root) * losses[client] for client, root in zip(losses, roots, strict=True)

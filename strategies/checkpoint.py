@@ -4,6 +4,8 @@ import hashlib
 import io
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from logging import WARNING
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 from flwr.common import log
 
+from .lock import hold_folder
 from .snapshot import decode, encode
 
 __all__ = ["CheckpointFolder"]
@@ -37,13 +40,14 @@ class CheckpointFolder:
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
 
-    def prepare(self) -> None:
-        """Make sure that the folder can be written, before anything depends on it.
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make sure that the folder can be written, and by nobody else meanwhile.
 
         Raises
         ------
         ValueError
-            If it cannot.
+            If it cannot, or another start has it.
         """
         probe = self._folder / "writable.partial"
         try:
@@ -55,6 +59,12 @@ class CheckpointFolder:
                 f"checkpoint is {str(self._folder)!r}, where nothing can be written: "
                 f"{error.strerror}. Give the path of a folder"
             ) from None
+        lock = hold_folder(self._folder)
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.close()
 
     def save(self, round_number: int, state: dict[str, Any]) -> None:
         """Write the state after a round, and remove all but the last two.

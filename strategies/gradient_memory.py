@@ -13,6 +13,7 @@ from pncs_flower.sketches import Count, Layers, Sketch, parse_sketch
 from pncs_flower.subset import nearest_mean_subset
 
 from .options import SelectionOptions
+from .reported import check_whole
 from .rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 from .selection import SelectionStrategy
 
@@ -63,6 +64,7 @@ class GradientMemoryRule(SelectionRule):
             )
         if self.weights not in ("examples", "uniform"):
             raise ValueError(f"weights is {self.weights!r}, but must be 'examples' or 'uniform'")
+        check_whole(num_selected=self.num_selected, candidates=self.num_candidates)
         if self.num_candidates is not None and self.num_candidates < 1:
             raise ValueError(f"candidates is {self.num_candidates}, but must be at least 1")
 

@@ -1,6 +1,8 @@
 """What happened in each round, for a person and for a file."""
 
 import json
+import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,8 +81,14 @@ class RoundRecord:
 def append_json_line(path: Path, values: dict[str, Any]) -> None:
     """Append one line of JSON to a file, so that a reader sees whole lines only."""
     line = json.dumps(values, allow_nan=False) + "\n"
-    with path.open("a", encoding="utf-8") as file:
-        file.write(line)
+    size = path.stat().st_size if path.exists() else 0
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line)
+    except OSError:
+        with suppress(OSError):
+            os.truncate(path, size)  # part of a line may be there
+        raise
 
 
 def write_json_lines(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -94,7 +94,7 @@ class OortRule(SelectionRule):
 
     def observe(self, state: RuleState, now: Round, delivered: Mapping[str, Metrics]) -> RuleState:
         """Note utilities and durations, and let the pacer move T."""
-        losses = reported(delivered, self.loss_key, "loss_key")
+        losses = reported(delivered, self.loss_key, "loss_key", now, known=bool(state["utilities"]))
         fresh = {
             client: min(float(size) * abs(losses[client]), _MOST)
             for client, size in zip(losses, sizes(list(losses), now, delivered), strict=True)
@@ -102,7 +102,9 @@ class OortRule(SelectionRule):
         after: dict[str, Any] = {**state, "utilities": {**state["utilities"], **fresh}}
         if self.duration_key is None:
             return after
-        seconds = reported(delivered, self.duration_key, "duration_key")
+        seconds = reported(
+            delivered, self.duration_key, "duration_key", now, known=bool(state["seconds"])
+        )
         after["seconds"] = {**state["seconds"], **seconds}
         gains = [*state["gains"], sum(fresh.values())][-2 * _PACE :]
         if now.number % _PACE == 0 and sum(gains[:-_PACE]) > sum(gains[-_PACE:]):

@@ -143,8 +143,8 @@ class CheckedOptions:
             seconds = getattr(self, name)
             if not 0 < seconds < float("inf"):
                 raise ValueError(f"{name} is {seconds}, but must be a number of seconds above 0")
-        for name in ("min_summaries", "min_updates", "max_empty_rounds"):
-            if getattr(self, name) < 1:
+        for name in ("min_summaries", "min_updates", "max_empty_rounds", "max_summary_bytes"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be at least 1")
         if self.min_updates > num_selected:
             raise ValueError(
@@ -202,5 +202,7 @@ class CheckedOptions:
         for name in ("history_path", "checkpoint"):
             if not isinstance(getattr(self, name), (str, Path, NoneType)):
                 raise TypeError(f"{name} is {getattr(self, name)!r}, but must be a path")
+            if getattr(self, name) == "":
+                raise ValueError(f"{name} is empty, but must be a path; None for none")
         if self.eligible is not None and not callable(self.eligible):
             raise TypeError(f"eligible is {self.eligible!r}, but must be callable")

@@ -19,6 +19,7 @@ from pncs_flower.sketches import Sketch, parse_sketch
 
 from .by_layer import check_averages
 from .options import SelectionOptions
+from .reported import check_whole
 from .rule import Choice, Round, RuleState, SelectionRule, Summary
 from .selection import SelectionStrategy
 
@@ -57,6 +58,7 @@ class PNCSRule(SelectionRule):
                 "layer_weights are given and per_layer is True, but weights are for the average "
                 "over layers that per_layer does not take: leave one of them out"
             )
+        check_whole(num_selected=self.num_selected, candidates=self.num_candidates)
         if self.num_candidates is not None and self.num_candidates < self.num_selected:
             raise ValueError(
                 f"candidates is {self.num_candidates}, but {self.num_selected} of them are chosen "

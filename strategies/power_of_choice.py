@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import Strategy
 from pncs_flower.protocol import LOSS, SummaryRequest
 
 from .options import SelectionOptions
-from .reported import draw, order_by_value, reported, sizes
+from .reported import check_whole, draw, order_by_value, reported, sizes
 from .rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 from .selection import SelectionStrategy
 
@@ -34,6 +34,7 @@ class PowerOfChoiceRule(SelectionRule):
     loss_key: str = "train-loss"
 
     def __post_init__(self) -> None:
+        check_whole(num_selected=self.num_selected, candidates=self.num_candidates)
         if self.num_candidates < self.num_selected:
             raise ValueError(
                 f"candidates is {self.num_candidates}, but {self.num_selected} of them are chosen "

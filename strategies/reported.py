@@ -7,10 +7,12 @@ import numpy as np
 
 from pncs_flower.protocol import NUM_EXAMPLES, client_order
 
+from .errors import SelectionError
 from .rule import Metrics, Round
 
 __all__ = [
     "check_share",
+    "check_whole",
     "draw",
     "order_by_value",
     "reported",
@@ -20,7 +22,12 @@ __all__ = [
 ]
 
 
-def reported(delivered: Mapping[str, Metrics], key: str, option: str) -> dict[str, float]:
+_TELLING = 3  # the round from which even single clients tell that an app reports no such metric
+
+
+def reported(
+    delivered: Mapping[str, Metrics], key: str, option: str, now: Round, known: bool
+) -> dict[str, float]:
     """Return a metric of each client that reported it with its update.
 
     Parameters
@@ -31,17 +38,23 @@ def reported(delivered: Mapping[str, Metrics], key: str, option: str) -> dict[st
         Name of the metric.
     option : str
         The rule's option that names it, for the error.
+    now : Round
+        The round.
+    known : bool
+        Whether a client has reported it in an earlier round.
 
     Raises
     ------
-    ValueError
-        If updates arrived and not one of them has the metric. Where some have it, the others are
-        left out: one client of another make must not end the run.
+    SelectionError
+        If nobody has ever reported the metric, and that is not the doing of one client: several
+        updates arrived, or it is the third round. Clients without it are left out: one of another
+        make must not end the run.
     """
     found = {client: metrics[key] for client, metrics in delivered.items() if key in metrics}
-    if delivered and not found:
+    telling = len(delivered) > 1 or now.number >= _TELLING
+    if delivered and not found and not known and telling:
         client, metrics = next(iter(delivered.items()))
-        raise ValueError(
+        raise SelectionError(
             f"no client reported the metric {key!r}; client {client} reported "
             f"{', '.join(metrics) or 'none'}. Return it from the app's train function, or name "
             f"another one by {option}"
@@ -114,6 +127,19 @@ def round_half_up(number: float) -> int:
 def round_down(number: float) -> int:
     """Round down; 0.29 * 100 is 29, whatever its last bit."""
     return math.floor(round(number, 9))
+
+
+def check_whole(**numbers: object) -> None:
+    """Refuse what is not a whole number; None is an option that is not given.
+
+    Raises
+    ------
+    TypeError
+        Names the option and its value.
+    """
+    for name, value in numbers.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise TypeError(f"{name} is {value!r}, but must be a whole number")
 
 
 def check_share(**shares: float) -> None:

@@ -98,7 +98,17 @@ class Resumption:
         """
         self._config = ConfigRecord() if train_config is None else train_config
         self.offset, self._result = 0, Result(arrays=arrays)
-        self._folder.prepare()
+        with self._folder.held():
+            return self._run(strategy, loop, arrays, num_rounds, evaluate_fn)
+
+    def _run(
+        self,
+        strategy: Resumable,
+        loop: Callable[..., Result],
+        arrays: ArrayRecord,
+        num_rounds: int,
+        evaluate_fn: EvaluateFunction | None,
+    ) -> Result:
         saved = self._folder.load()
         if saved is not None:
             _check_model(saved["arrays"], arrays)

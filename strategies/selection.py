@@ -243,12 +243,21 @@ class SelectionStrategy(Strategy):
             record.notes.append("no new model came out of this round: the last one is kept")
         self._selector.observe(plan, delivery.metrics)
         self._plan, self._checks, self._sent, self._full = None, None, {}, {}
-        if self.options.history_path is not None:
-            append_json_line(Path(self.options.history_path), record.to_dict())
+        self._write_record(record)
         if self._resumption is not None:
             self._resumption.note_train_metrics(server_round, metrics)
         self._stop_after_empty_rounds()
         return arrays, metrics
+
+    def _write_record(self, record: RoundRecord) -> None:
+        """Append a round to the file. A full disk costs its line, but not the run."""
+        if self.options.history_path is None:
+            return
+        try:
+            append_json_line(Path(self.options.history_path), record.to_dict())
+        except OSError as error:
+            record.notes.append(f"the record was not written to history_path: {error}")
+            log(WARNING, "The record of round %d was not written: %s", record.round, error)
 
     def _pre_round(self, arrays: ArrayRecord) -> PreRound | None:
         request = self.rule.request

@@ -177,8 +177,11 @@ class UpdateChecks:
 
     def _check(self, content: RecordDict) -> None:
         check_update(content, self.weights)
+        self._convert(content)
         if self.weighted_by is None:
             return
+        if len(content.metric_records) != 1:  # Flower's strategies refuse any other number
+            raise ValueError(f"{len(content.metric_records)} metric records in place of one")
         weight = _numbers(content).get(self.weighted_by)
         if weight is None:
             raise ValueError(f"its metrics lack {self.weighted_by!r}, the weight of an update")
@@ -187,6 +190,21 @@ class UpdateChecks:
                 f"{self.weighted_by} is {weight:g}, but must be above 0 and at most "
                 f"{self.max_weight:g}"
             )
+
+    def _convert(self, content: RecordDict) -> None:
+        """Give floats of another precision that of the model, which would else take on theirs."""
+        ((name, arrays),) = content.array_records.items()
+        converted = dict(arrays)
+        for key, array in arrays.items():
+            values, dtype = read_array(array), np.dtype(self.weights[key].dtype)
+            if dtype.kind != "f" or values.dtype == dtype:
+                continue
+            with np.errstate(over="ignore"):
+                values = values.astype(dtype)
+            if not np.isfinite(values).all():
+                raise ValueError(f"array {key!r} holds a value that is too large for {dtype}")
+            converted[key] = Array(values)
+        content[name] = ArrayRecord(converted)
 
     def _clip(self, content: RecordDict, norm: float) -> bool:
         (name, arrays), *_ = content.array_records.items()

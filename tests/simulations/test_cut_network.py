@@ -1,5 +1,6 @@
 """Any of torchvision's classifiers with frozen layers: its halves make the whole."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from torchvision import models
 
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.cut_network import build_tail, cut_before, frozen_part, network_weights
+from pncs_flower.simulations.cut_network import build_tail, cut_before, frozen_part
 from pncs_flower.simulations.in_process import InProcessGrid
 from pncs_flower.simulations.inputs import initial_model, load_inputs
+from pncs_flower.simulations.state_dict import read_state
 from pncs_flower.simulations.training import train
 
 # Of each kind of end: one linear layer, several in a row, one inside a block.
@@ -110,7 +112,13 @@ def test_images_of_another_size_than_the_network_wants() -> None:
 
 def test_missing_file_says_how_to_have_it(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="get_model\\('resnet18', weights='DEFAULT'\\)"):
-        network_weights("resnet18", str(tmp_path / "none.pth"))
+        read_state(str(tmp_path / "none.pth"), "resnet18")
+
+
+def test_file_that_holds_no_tensors_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "junk.pth").write_text("hello\n")
+    with pytest.raises(ValueError, match=r"junk\.pth' is not a state dict of tensors"):
+        read_state(str(tmp_path / "junk.pth"), "resnet18")
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +146,11 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
             "device": "cpu",
         }
     )
+
+
+def test_missing_weights_are_named_by_the_network(config: Config) -> None:
+    with pytest.raises(FileNotFoundError, match="model resnet18 needs"):
+        load_inputs(replace(config, weights=""))
 
 
 def test_images_are_resized_and_their_features_kept(config: Config) -> None:

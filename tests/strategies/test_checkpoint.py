@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -21,8 +22,15 @@ from flwr.serverapp.strategy import (
 
 from pncs_flower.clients import summary_mod
 from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.strategies import GradientMemory, RoundRobin, SelectionError, UniformSelection
+from pncs_flower.strategies import (
+    GradientMemory,
+    RoundRobin,
+    SelectionError,
+    UniformSelection,
+    selection,
+)
 from pncs_flower.strategies.checkpoint import CheckpointFolder
+from pncs_flower.strategies.history import append_json_line
 from pncs_flower.strategies.snapshot import StrategyState, decode, encode
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -135,6 +143,7 @@ def test_all_checkpoints_damaged_is_an_error_that_says_what_to_do(tmp_path):
 def test_the_last_two_are_kept_and_nothing_half_written(tmp_path):
     start(tmp_path, 5)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "lock",
         "round-00000004.checkpoint",
         "round-00000005.checkpoint",
     ]
@@ -154,6 +163,54 @@ def test_full_disk_costs_the_checkpoint_but_not_the_run(tmp_path, monkeypatch):
     assert newest(tmp_path).name == "round-00000002.checkpoint"
     assert not list(tmp_path.glob("*.partial"))
     assert start(tmp_path, 6)[1].arrays == result.arrays
+
+
+def test_full_disk_costs_the_line_of_a_history_but_not_the_run(tmp_path, monkeypatch):
+    path = tmp_path / "history.jsonl"
+
+    def full(path, values):
+        if values["round"] == 2:
+            raise OSError(28, "No space left on device")
+        append_json_line(path, values)
+
+    monkeypatch.setattr(selection, "append_json_line", full)
+    strategy = RoundRobin(FedAvg(fraction_evaluate=0.0), history_path=path, seed=3)
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 6)
+    strategy.start(grid, numpy_app.initial_arrays(), num_rounds=3)
+    assert "No space left on device" in strategy.history[1].notes[-1]
+    lines = path.read_text().splitlines()
+    assert [json.loads(line)["round"] for line in lines] == [1, 3]
+
+
+def test_line_that_could_not_be_written_whole_is_taken_back(tmp_path):
+    path = tmp_path / "history.jsonl"
+    append_json_line(path, {"round": 1})
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 5, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            append_json_line(path, {"round": 2, "notes": "x" * 100})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert path.read_bytes() == before
+
+
+def test_second_start_from_a_folder_is_refused_while_the_first_writes_to_it(tmp_path):
+    refused = []
+
+    def evaluate(server_round, arrays):
+        if server_round == 1:
+            with pytest.raises(ValueError, match=r"another process still writes .*fuser"):
+                start(tmp_path, 4)
+            refused.append(server_round)
+
+    strategy = RoundRobin(FedAvg(fraction_evaluate=0.0), checkpoint=tmp_path, seed=3)
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 6)
+    strategy.start(grid, numpy_app.initial_arrays(), num_rounds=2, evaluate_fn=evaluate)
+    assert refused == [1]
 
 
 def test_checkpoint_of_other_settings_is_refused(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from apps import numpy_app
 from culprits import boom, filled, run, with_summary, with_update
-from flwr.app import Array, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.clients import summary_mod
@@ -95,6 +95,14 @@ UPDATE_FAULTS = {
         "in place of",
     ),
     "missing array": (with_update(lambda c: c["arrays"].pop("head.bias")), "in place of"),
+    "too large for its dtype": (
+        with_update(lambda c: c["arrays"].update({"head.bias": Array(np.full(2, 1e300))})),
+        "too large for float32",
+    ),
+    "two metric records": (
+        with_update(lambda c: c.update(more=MetricRecord({"num-examples": 1}))),
+        "2 metric records in place of one",
+    ),
     "no arrays": (with_update(lambda c: c.pop("arrays")), "0 array records"),
     "infinite weight": (
         with_update(lambda c: c.update(metrics=MetricRecord({"num-examples": float("inf")}))),
@@ -115,6 +123,23 @@ def test_bad_update_is_not_aggregated_and_its_client_does_not_enter_the_queue(an
         assert record.delivered == [client for client in record.chosen if client != "1"]
     assert all("1" not in record.cooling for record in strategy.history)
     assert all(np.isfinite(array.numpy()).all() for array in result.arrays.values())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", ">f4"])
+def test_an_update_of_another_precision_does_not_change_that_of_the_model(dtype):
+    def convert(content):
+        content["arrays"] = ArrayRecord(
+            {n: Array(a.numpy().astype(dtype)) for n, a in content["arrays"].items()}
+        )
+
+    strategy = RoundRobin(FedAvg(fraction_evaluate=0.0), num_selected=4)
+    result = run("train", with_update(convert), strategy)
+    assert strategy.history[-1].delivered == ["0", "1", "2", "3"]
+    assert {array.numpy().dtype for array in result.arrays.values()} == {np.dtype("float32")}
+    plain = RoundRobin(FedAvg(fraction_evaluate=0.0), num_selected=4)
+    expected = run("train", with_update(lambda content: None), plain).arrays
+    for name, array in result.arrays.items():
+        np.testing.assert_allclose(array.numpy(), expected[name].numpy(), rtol=1e-2, atol=1e-3)
 
 
 def test_round_without_any_update_keeps_the_model():

@@ -288,3 +288,28 @@ def test_fewer_clients_than_are_selected_stop_a_run_in_bounded_time(tmp_path):
     resumed.start(grid, numpy_app.initial_arrays(), num_rounds=4)
     assert [record.round for record in resumed.history] == [1, 2, 3, 4]
     assert all(len(record.delivered) == 3 for record in resumed.history)
+
+
+class Emptying(InProcessGrid):
+    """A grid that two clients leave just before some push."""
+
+    def __init__(self, push):
+        super().__init__(numpy_app.make_app(summary_mod), 6)
+        self.pushes, self.push = 0, push
+
+    def push_messages(self, messages):
+        self.pushes += 1
+        if self.pushes == self.push:
+            for client in (0, 3):
+                del self.contexts[1000 + client]
+        return super().push_messages(messages)
+
+
+@pytest.mark.parametrize("ride_along", [True, False])
+@pytest.mark.parametrize("push", [2, 3, 4, 5])
+def test_several_nodes_that_leave_at_once_are_left_out(push, ride_along):
+    base = FedAvg(fraction_evaluate=0.0)
+    strategy = PNCS(base, num_selected=2, ride_along=ride_along, wait_timeout=0.3)
+    start(strategy, Emptying(push), rounds=4)
+    assert strategy.history[-1].clients == ["1", "2", "4", "5"]
+    assert all(record.delivered for record in strategy.history)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from rounds import make_round
 
+from pncs_flower.strategies import SelectionError
 from pncs_flower.strategies.oort import OortRule
 
 
@@ -48,8 +49,9 @@ def test_speed_plays_no_part_without_a_metric_for_it() -> None:
 
 def test_missing_duration_is_an_error_that_names_the_option() -> None:
     rule = OortRule(duration_key="train-seconds")
-    with pytest.raises(ValueError, match=r"'train-seconds'.*duration_key"):
-        rule.observe(rule.initial_state(), make_round(1, "0", 1), {"0": metrics(1.0, 1.0)})
+    delivered = {client: metrics(1.0, 1.0) for client in "01"}
+    with pytest.raises(SelectionError, match=r"'train-seconds'.*duration_key"):
+        rule.observe(rule.initial_state(), make_round(1, "01", 2), delivered)
 
 
 @pytest.mark.parametrize(

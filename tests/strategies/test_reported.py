@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rounds import make_round
 
+from pncs_flower.strategies import SelectionError
 from pncs_flower.strategies.reported import draw, reported, round_down, round_half_up, sizes
 
 
@@ -70,17 +71,32 @@ def test_size_that_came_with_the_update_counts() -> None:
 
 
 def test_missing_metric_names_the_remedy() -> None:
-    with pytest.raises(ValueError, match=r"'train-loss'; client 3 reported acc\..*by loss_key"):
-        reported({"3": {"acc": 1.0}}, "train-loss", "loss_key")
+    now = make_round(1, "35", 2)
+    with pytest.raises(SelectionError, match=r"'train-loss'; client 3 reported acc\..*by loss_key"):
+        reported({"3": {"acc": 1.0}, "5": {}}, "train-loss", "loss_key", now, known=False)
+
+
+@pytest.mark.parametrize(("number", "known"), [(1, False), (2, False), (1, True), (9, True)])
+def test_one_client_alone_does_not_tell_that_nobody_reports(number: int, known: bool) -> None:
+    now = make_round(number, "3", 1)
+    assert reported({"3": {"acc": 1.0}}, "train-loss", "loss_key", now, known) == {}
+
+
+def test_in_the_third_round_one_client_tells() -> None:
+    now = make_round(3, "3", 1)
+    with pytest.raises(SelectionError, match="no client reported"):
+        reported({"3": {"acc": 1.0}}, "train-loss", "loss_key", now, known=False)
 
 
 def test_one_client_without_the_metric_is_left_out() -> None:
     delivered = {"1": {}, "2": {"train-loss": 4.0}}
-    assert reported(delivered, "train-loss", "loss_key") == {"2": 4.0}
+    now = make_round(1, "12", 2)
+    assert reported(delivered, "train-loss", "loss_key", now, known=False) == {"2": 4.0}
 
 
 def test_no_delivery_is_no_error() -> None:
-    assert reported({}, "train-loss", "loss_key") == {}
+    now = make_round(1, "12", 2)
+    assert reported({}, "train-loss", "loss_key", now, known=False) == {}
 
 
 @pytest.mark.parametrize(
