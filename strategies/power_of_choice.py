@@ -80,7 +80,7 @@ class PowerOfChoiceRule(SelectionRule):
         """Remember the losses reported, if the variant needs them."""
         if self.variant != "rpow-d":
             return state
-        losses = reported(delivered, self.loss_key, "loss_key")
+        losses = reported(delivered, self.loss_key, "loss_key", now, known=bool(state["losses"]))
         return {"losses": {**state["losses"], **losses}}
 
 
