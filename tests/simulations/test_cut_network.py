@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from images import write_images
 from PIL import Image
 from torchvision import models
 
@@ -124,12 +125,7 @@ def test_file_that_holds_no_tensors_is_refused(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
     folder = tmp_path_factory.mktemp("resnet18")
-    random = np.random.default_rng(0)
-    for part in ("train", "test"):
-        for label in range(10):
-            (folder / part / str(label)).mkdir(parents=True)
-            pixels = random.integers(0, 256, (32, 32, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / part / str(label) / "0.png")
+    write_images(folder)
     torch.save(whole_network("resnet18").state_dict(), folder / "resnet18.pth")
     return Config.from_run_config(
         default_run_config()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from images import write_images
 from PIL import Image
 from torchvision.models import vgg16 as torchvision_vgg16
 
@@ -29,12 +30,7 @@ from pncs_flower.simulations.vgg16 import (
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twenty images and the weights of two convolutions."""
     folder = tmp_path_factory.mktemp("vgg16")
-    random = np.random.default_rng(0)
-    for part in ("train", "test"):
-        for label in range(10):
-            (folder / part / str(label)).mkdir(parents=True)
-            pixels = random.integers(0, 256, (32, 32, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / part / str(label) / "0.png")
+    write_images(folder)
     state = {
         name: value
         for name, value in small_network().state_dict().items()
