@@ -193,7 +193,7 @@ def main() -> None:
 
 def _resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> tuple[Config, int]:
     """Return the settings and the number of clients of a run that is to go on."""
-    from .results import read_settings
+    from .results import CHECKPOINT, read_settings
 
     other = sorted(given.keys() - {"num-rounds"})
     if other:
@@ -210,6 +210,8 @@ def _resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> 
         raise ValueError(f"the run in {folder} was not saved, as its setting checkpoint is false")
     if done >= config.num_rounds:
         out.print(f"{folder} has {done} rounds already: nothing is left to do", highlight=False)
+    elif done and not any((folder / CHECKPOINT).glob("*.checkpoint")):
+        out.print(f"{folder} has no checkpoint: it starts again from round 1", highlight=False)
     return replace(config, resume=True, output_dir=str(folder)), clients or before or 10
 
 

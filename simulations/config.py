@@ -197,7 +197,8 @@ def _check(key: str, value: Scalar) -> None:
     if key in CHOICES and value not in CHOICES[key]:
         near = get_close_matches(str(value), CHOICES[key], n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"{key} = {value!r} must be one of {', '.join(CHOICES[key])}{hint}")
+        known = [*CHOICES[key], *([f"{_TORCHVISION}NAME"] if key == "model" else [])]
+        raise ValueError(f"{key} = {value!r} must be one of {', '.join(known)}{hint}")
     if isinstance(value, str | bool):
         return
     if not math.isfinite(value):

@@ -121,7 +121,7 @@ class CheckpointFolder:
             return state
         if problems:
             raise ValueError(
-                f"no checkpoint in {self._folder} can be used ({'; '.join(problems)}). Remove the "
+                f"no checkpoint in {self._folder} can be used ({'; '.join(problems)}). Remove that "
                 "folder to start from the first round"
             )
         return None

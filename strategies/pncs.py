@@ -62,7 +62,7 @@ class PNCSRule(SelectionRule):
         if self.num_candidates is not None and self.num_candidates < self.num_selected:
             raise ValueError(
                 f"candidates is {self.num_candidates}, but {self.num_selected} of them are chosen "
-                f"in a round: use at least {self.num_selected}, or None to ask all"
+                f"in a round: use at least {self.num_selected}, or leave it out to ask all"
             )
         if self.candidate_order not in ("longest-unasked", "random"):
             raise ValueError(

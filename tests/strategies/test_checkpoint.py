@@ -136,7 +136,7 @@ def test_all_checkpoints_damaged_is_an_error_that_says_what_to_do(tmp_path):
     start(tmp_path, 3)
     for path in tmp_path.glob("*.checkpoint"):
         path.write_bytes(b"")
-    with pytest.raises(ValueError, match="Remove the folder to start from the first round"):
+    with pytest.raises(ValueError, match="Remove that folder to start from the first round"):
         start(tmp_path, 6)
 
 
