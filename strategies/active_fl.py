@@ -7,8 +7,9 @@ from typing import Literal, Unpack
 
 from flwr.serverapp.strategy import Strategy
 
+from .checks import check_numbers, check_share, check_text
 from .options import SelectionOptions
-from .reported import check_share, draw, order_by_value, reported, round_down, round_half_up, sizes
+from .reported import draw, order_by_value, reported, round_down, round_half_up, sizes
 from .rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 from .selection import SelectionStrategy
 
@@ -33,6 +34,8 @@ class ActiveFLRule(SelectionRule):
 
     def __post_init__(self) -> None:
         check_share(suppressed_share=self.suppressed_share, uniform_share=self.uniform_share)
+        check_text(loss_key=self.loss_key)
+        check_numbers(sharpness=self.sharpness)
         if not 0 <= self.sharpness < math.inf:
             raise ValueError(f"sharpness is {self.sharpness}, but must be finite and at least 0")
         if self.unseen not in ("uniform", "first"):

@@ -1,6 +1,7 @@
 """Reads what clients send without trusting it: sizes before contents, and never a pickle."""
 
 import io
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -156,7 +157,8 @@ def check_update(content: RecordDict, weights: ArrayRecord) -> None:
     Raises
     ------
     ValueError
-        If the arrays are not those of the model, or one holds a value that is not finite.
+        If the arrays are not those of the model, or one holds a value that is not finite, or so
+        large that it, or its square, is not finite in the model's precision.
     """
     records = content.array_records
     if len(records) != 1:
@@ -178,6 +180,15 @@ def check_update(content: RecordDict, weights: ArrayRecord) -> None:
             raise ValueError(f"array {name!r} has shape {values.shape}, not {shape}")
         if not np.isfinite(values).all():
             raise ValueError(f"array {name!r} holds a value that is not finite")
+        # With larger weights every client's loss and gradient would be infinite in the next round.
+        square = math.sqrt(np.finfo(np.promote_types(dtype, np.float32)).max)
+        most = min(square, float(np.finfo(dtype).max))
+        largest = float(np.abs(values).max(initial=0))
+        if largest > most:
+            raise ValueError(
+                f"array {name!r} holds a value of size {largest:.2g}, but at most {most:.2g} is "
+                f"allowed for {dtype}"
+            )
     for metrics_name, metrics in content.metric_records.items():
         for name, value in metrics.items():
             if not np.isfinite(value).all():

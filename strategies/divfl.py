@@ -11,8 +11,8 @@ from flwr.serverapp.strategy import Strategy
 from pncs_flower.protocol import SummaryKind, SummaryRequest
 from pncs_flower.sketches import Coordinates, Count, Layers, Sketch, parse_sketch
 
+from .checks import check_flags, check_layers, check_share
 from .options import SelectionOptions
-from .reported import check_share
 from .rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 from .selection import SelectionStrategy
 
@@ -129,6 +129,7 @@ class DivFLRule(SelectionRule):
         if self.summary not in ("update", "gradient"):
             raise ValueError(f"summary is {self.summary!r}, but must be 'update' or 'gradient'")
         check_share(sample_share=self.sample_share)
+        check_flags(stale=self.stale, stochastic=self.stochastic)
 
     @property
     def request(self) -> SummaryRequest:
@@ -229,7 +230,7 @@ class DivFL(SelectionStrategy):
         rule = DivFLRule(
             num_selected=num_selected,
             sketch=parse_sketch(sketch).spec,
-            layers=None if layers is None else tuple(layers),
+            layers=check_layers(layers),
             summary=summary,
             stochastic=stochastic,
             sample_share=sample_share,

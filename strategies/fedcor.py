@@ -11,6 +11,7 @@ from flwr.serverapp.strategy import Strategy
 from pncs_flower.protocol import LOSS, SummaryRequest
 from pncs_flower.randomness import generator
 
+from .checks import check_numbers, check_whole
 from .gaussian_process import condition, covariance, fit
 from .options import SelectionOptions
 from .reported import sizes
@@ -56,8 +57,9 @@ class Schedule:
     discount: float
 
     def __post_init__(self) -> None:
-        if self.warm_up < 0:
-            raise ValueError(f"warm_up is {self.warm_up}, but must be at least 0 rounds")
+        check_whole(least=0, warm_up=self.warm_up)
+        check_whole(interval=self.interval)
+        check_numbers(annealing=self.annealing, discount=self.discount)
         if self.interval < 2:
             raise ValueError(
                 f"interval is {self.interval}, but must be at least 2 rounds: the round that is "
@@ -287,4 +289,8 @@ class FedCor(SelectionStrategy):
                     f"{', '.join(SCHEDULES)}"
                 )
             schedule = SCHEDULES[schedule]
+        elif not isinstance(schedule, Schedule):
+            raise TypeError(
+                f"schedule is {schedule!r}, but must be a Schedule or one of {', '.join(SCHEDULES)}"
+            )
         super().__init__(base, FedCorRule(num_selected, schedule), **options)

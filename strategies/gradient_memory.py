@@ -12,8 +12,8 @@ from pncs_flower.randomness import derive_seed
 from pncs_flower.sketches import Count, Layers, Sketch, parse_sketch
 from pncs_flower.subset import nearest_mean_subset
 
+from .checks import check_flags, check_layers, check_numbers, check_whole
 from .options import SelectionOptions
-from .reported import check_whole
 from .rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 from .selection import SelectionStrategy
 
@@ -50,6 +50,8 @@ class GradientMemoryRule(SelectionRule):
             )
         if self.summary not in ("update", "gradient"):
             raise ValueError(f"summary is {self.summary!r}, but must be 'update' or 'gradient'")
+        check_flags(normalize=self.normalize)
+        check_numbers(p=self.p, forgetting=self.forgetting)
         if self.p not in (2, 4):
             raise ValueError(f"p is {self.p}, but must be 2 or 4")
         if self.p == 4 and not isinstance(parse_sketch(self.sketch), Layers):
@@ -64,9 +66,8 @@ class GradientMemoryRule(SelectionRule):
             )
         if self.weights not in ("examples", "uniform"):
             raise ValueError(f"weights is {self.weights!r}, but must be 'examples' or 'uniform'")
-        check_whole(num_selected=self.num_selected, candidates=self.num_candidates)
-        if self.num_candidates is not None and self.num_candidates < 1:
-            raise ValueError(f"candidates is {self.num_candidates}, but must be at least 1")
+        if self.num_candidates is not None:
+            check_whole(least=1, candidates=self.num_candidates)
 
     @property
     def request(self) -> SummaryRequest:
@@ -206,7 +207,7 @@ class GradientMemory(SelectionStrategy):
         rule = GradientMemoryRule(
             num_selected=num_selected,
             sketch=parse_sketch(sketch).spec,
-            layers=None if layers is None else tuple(layers),
+            layers=check_layers(layers),
             summary=summary,
             p=p,
             normalize=normalize,

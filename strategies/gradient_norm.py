@@ -9,6 +9,7 @@ from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.protocol import SummaryKind, SummaryRequest
 
+from .checks import check_layers
 from .options import SelectionOptions
 from .reported import order_by_value
 from .rule import Choice, Round, RuleState, SelectionRule, Summary
@@ -75,7 +76,7 @@ class GradientNorm(SelectionStrategy):
     ) -> None:
         rule = GradientNormRule(
             num_selected=num_selected,
-            layers=None if layers is None else tuple(layers),
+            layers=check_layers(layers),
             summary=summary,
         )
         super().__init__(base, rule, **options)

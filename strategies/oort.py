@@ -8,8 +8,9 @@ from typing import Any, Unpack
 import numpy as np
 from flwr.serverapp.strategy import Strategy
 
+from .checks import check_numbers, check_share, check_text
 from .options import SelectionOptions
-from .reported import check_share, draw, reported, round_half_up, sizes
+from .reported import draw, reported, round_half_up, sizes
 from .rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 from .selection import SelectionStrategy
 
@@ -41,6 +42,10 @@ class OortRule(SelectionRule):
 
     def __post_init__(self) -> None:
         check_share(explored_share=self.explored_share, clip_quantile=self.clip_quantile)
+        check_text(loss_key=self.loss_key)
+        if self.duration_key is not None:
+            check_text(duration_key=self.duration_key)
+        check_numbers(penalty=self.penalty, pacer_step=self.pacer_step)
         if not 0 <= self.penalty < math.inf:
             raise ValueError(f"penalty is {self.penalty}, but must be finite and at least 0")
         if not 0 < self.pacer_step < math.inf:

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
-from types import NoneType
 from typing import Literal, TypedDict
+
+from .checks import check_flags, check_numbers, check_paths, check_whole
 
 __all__ = ["CheckedOptions", "SelectionOptions"]
 
@@ -126,15 +127,30 @@ class CheckedOptions:
         ValueError
             If it is out of range, or a file cannot be written.
         """
-        self._check_types(num_selected)
-        if num_selected < 1:
-            raise ValueError(
-                f"num_selected is {num_selected}, but a round selects at least 1 client"
-            )
-        if self.queue_length < 0:
-            raise ValueError(
-                f"queue_length is {self.queue_length}, but must be 0 (no queue) or more"
-            )
+        check_whole(least=1, num_selected=num_selected)
+        check_whole(least=0, queue_length=self.queue_length)
+        check_whole(seed=self.seed)
+        check_whole(
+            least=1,
+            min_summaries=self.min_summaries,
+            min_updates=self.min_updates,
+            max_empty_rounds=self.max_empty_rounds,
+        )
+        if self.min_clients is not None:
+            check_whole(min_clients=self.min_clients)
+        if self.max_summary_bytes is not None:
+            check_whole(least=1, max_summary_bytes=self.max_summary_bytes)
+        check_numbers(
+            wait_timeout=self.wait_timeout,
+            summary_timeout=self.summary_timeout,
+            max_weight=self.max_weight,
+        )
+        if self.clip_norm is not None:
+            check_numbers(clip_norm=self.clip_norm)
+        check_flags(verify_sketches=self.verify_sketches, ride_along=self.ride_along)
+        check_paths(history_path=self.history_path, checkpoint=self.checkpoint)
+        if self.eligible is not None and not callable(self.eligible):
+            raise TypeError(f"eligible is {self.eligible!r}, but must be callable")
         if self.min_clients is not None and self.min_clients < num_selected:
             raise ValueError(
                 f"min_clients is {self.min_clients}, but each round selects {num_selected}"
@@ -143,9 +159,6 @@ class CheckedOptions:
             seconds = getattr(self, name)
             if not 0 < seconds < float("inf"):
                 raise ValueError(f"{name} is {seconds}, but must be a number of seconds above 0")
-        for name in ("min_summaries", "min_updates", "max_empty_rounds", "max_summary_bytes"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, but must be at least 1")
         if self.min_updates > num_selected:
             raise ValueError(
                 f"min_updates is {self.min_updates}, but only {num_selected} clients are selected"
@@ -169,40 +182,3 @@ class CheckedOptions:
                     f"history_path is {str(path)!r}, which cannot be written: {error.strerror}. "
                     "Give the path of a file"
                 ) from None
-
-    def _check_types(self, num_selected: int) -> None:
-        whole = {
-            "num_selected": num_selected,
-            **{
-                name: getattr(self, name)
-                for name in (
-                    "queue_length",
-                    "seed",
-                    "min_summaries",
-                    "min_updates",
-                    "max_empty_rounds",
-                )
-            },
-        }
-        for name in ("min_clients", "max_summary_bytes"):
-            if getattr(self, name) is not None:
-                whole[name] = getattr(self, name)
-        for name, value in whole.items():
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name} is {value!r}, but must be a whole number")
-        numbers = ["wait_timeout", "summary_timeout", "max_weight"]
-        for name in numbers + (["clip_norm"] if self.clip_norm is not None else []):
-            if isinstance(getattr(self, name), bool) or not isinstance(
-                getattr(self, name), (int, float)
-            ):
-                raise TypeError(f"{name} is {getattr(self, name)!r}, but must be a number")
-        for name in ("verify_sketches", "ride_along"):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name} is {getattr(self, name)!r}, but must be True or False")
-        for name in ("history_path", "checkpoint"):
-            if not isinstance(getattr(self, name), (str, Path, NoneType)):
-                raise TypeError(f"{name} is {getattr(self, name)!r}, but must be a path")
-            if getattr(self, name) == "":
-                raise ValueError(f"{name} is empty, but must be a path; None for none")
-        if self.eligible is not None and not callable(self.eligible):
-            raise TypeError(f"eligible is {self.eligible!r}, but must be callable")

@@ -18,8 +18,8 @@ from pncs_flower.similarity import layered_cosine
 from pncs_flower.sketches import Sketch, parse_sketch
 
 from .by_layer import check_averages
+from .checks import check_flags, check_layers, check_numbers, check_whole
 from .options import SelectionOptions
-from .reported import check_whole
 from .rule import Choice, Round, RuleState, SelectionRule, Summary
 from .selection import SelectionStrategy
 
@@ -53,17 +53,21 @@ class PNCSRule(SelectionRule):
             raise ValueError(f"summary is {self.summary!r}, but must be 'update' or 'gradient'")
         if self.layer_weights is not None:
             _check_weights(dict(self.layer_weights), self.layers)
+        check_flags(per_layer=self.per_layer)
         if self.per_layer and self.layer_weights is not None:
             raise ValueError(
                 "layer_weights are given and per_layer is True, but weights are for the average "
                 "over layers that per_layer does not take: leave one of them out"
             )
-        check_whole(num_selected=self.num_selected, candidates=self.num_candidates)
-        if self.num_candidates is not None and self.num_candidates < self.num_selected:
-            raise ValueError(
-                f"candidates is {self.num_candidates}, but {self.num_selected} of them are chosen "
-                f"in a round: use at least {self.num_selected}, or leave it out to ask all"
-            )
+        check_whole(num_selected=self.num_selected)
+        if self.num_candidates is not None:
+            check_whole(candidates=self.num_candidates)
+            if self.num_candidates < self.num_selected:
+                raise ValueError(
+                    f"candidates is {self.num_candidates}, but {self.num_selected} of them are "
+                    f"chosen in a round: use at least {self.num_selected}, or leave it out to ask "
+                    "all"
+                )
         if self.candidate_order not in ("longest-unasked", "random"):
             raise ValueError(
                 f"candidate_order is {self.candidate_order!r}, but must be 'longest-unasked' or "
@@ -135,6 +139,13 @@ class PNCSRule(SelectionRule):
     def _least_aligned(self, similarity: np.ndarray, now: Round) -> Subset:
         seed = derive_seed(now.seed, "subset search", now.number)
         return least_aligned_subset(similarity, now.num_selected, seed=seed)
+
+
+def _weights(weights: object) -> tuple[tuple[str, float], ...]:
+    if not isinstance(weights, Mapping):
+        raise TypeError(f"layer_weights is {weights!r}, but must give each layer's weight by name")
+    check_numbers(**{f"layer_weights[{layer!r}]": weight for layer, weight in weights.items()})
+    return tuple(weights.items())
 
 
 def _check_weights(weights: Mapping[str, float], layers: Sequence[str] | None) -> None:
@@ -224,9 +235,9 @@ class PNCS(SelectionStrategy):
             p=p,
             form=form,
             sketch=parse_sketch(sketch).spec,
-            layers=None if layers is None else tuple(layers),
+            layers=check_layers(layers),
             summary=summary,
-            layer_weights=None if layer_weights is None else tuple(layer_weights.items()),
+            layer_weights=None if layer_weights is None else _weights(layer_weights),
             num_candidates=candidates,
             candidate_order=candidate_order,
             per_layer=per_layer,

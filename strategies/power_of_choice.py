@@ -10,8 +10,9 @@ from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.protocol import LOSS, SummaryRequest
 
+from .checks import check_text, check_whole
 from .options import SelectionOptions
-from .reported import check_whole, draw, order_by_value, reported, sizes
+from .reported import draw, order_by_value, reported, sizes
 from .rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 from .selection import SelectionStrategy
 
@@ -35,6 +36,8 @@ class PowerOfChoiceRule(SelectionRule):
 
     def __post_init__(self) -> None:
         check_whole(num_selected=self.num_selected, candidates=self.num_candidates)
+        check_text(loss_key=self.loss_key)
+        check_whole(least=1, batch_size=self.batch_size)
         if self.num_candidates < self.num_selected:
             raise ValueError(
                 f"candidates is {self.num_candidates}, but {self.num_selected} of them are chosen "
@@ -44,8 +47,6 @@ class PowerOfChoiceRule(SelectionRule):
             raise ValueError(
                 f"variant is {self.variant!r}, but must be 'pow-d', 'cpow-d' or 'rpow-d'"
             )
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size is {self.batch_size}, but must be at least 1 example")
 
     @property
     def request(self) -> SummaryRequest | None:

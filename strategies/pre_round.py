@@ -63,8 +63,9 @@ class PreRound:
         if max_bytes is not None and decoder.num_bytes > max_bytes:
             raise ValueError(
                 f"a summary with sketch {request.sketch!r} of {len(decoder.sizes)} layers takes "
-                f"{decoder.num_bytes} bytes, but max_summary_bytes is {max_bytes}: use a smaller "
-                "sketch, such as 'coordinates:100@int8', or fewer layers"
+                f"{decoder.num_bytes} bytes, but max_summary_bytes is {max_bytes}: use a sketch "
+                "of fewer or smaller numbers (a ':SIZE' or '@int8', where the rule takes one), or "
+                "fewer layers"
             )
         return cls(request, decoder.decode, seed, timeout)
 

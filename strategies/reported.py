@@ -11,8 +11,6 @@ from .errors import SelectionError
 from .rule import Metrics, Round
 
 __all__ = [
-    "check_share",
-    "check_whole",
     "draw",
     "order_by_value",
     "reported",
@@ -127,32 +125,6 @@ def round_half_up(number: float) -> int:
 def round_down(number: float) -> int:
     """Round down; 0.29 * 100 is 29, whatever its last bit."""
     return math.floor(round(number, 9))
-
-
-def check_whole(**numbers: object) -> None:
-    """Refuse what is not a whole number; None is an option that is not given.
-
-    Raises
-    ------
-    TypeError
-        Names the option and its value.
-    """
-    for name, value in numbers.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise TypeError(f"{name} is {value!r}, but must be a whole number")
-
-
-def check_share(**shares: float) -> None:
-    """Refuse a share that is not from 0 to 1.
-
-    Raises
-    ------
-    ValueError
-        Names the option and its value.
-    """
-    for name, value in shares.items():
-        if not 0 <= value <= 1:
-            raise ValueError(f"{name} is {value}, but must be a share from 0 to 1")
 
 
 def order_by_value(clients: Iterable[str], values: Mapping[str, float]) -> list[str]:

@@ -167,11 +167,19 @@ class Roster:
         present = {
             key: node_id
             for node_id, key in self._key_of_node.items()
-            if node_id in online
-            and key not in self.excluded
-            and (self._eligible is None or self._eligible(key))
+            if node_id in online and key not in self.excluded and self._may_take_part(key)
         }
         return {key: present[key] for key in sorted(present, key=client_order)}
+
+    def _may_take_part(self, key: str) -> bool:
+        if self._eligible is None:
+            return True
+        try:
+            return bool(self._eligible(key))
+        except Exception as error:
+            raise SelectionError(
+                f"eligible({key!r}) raised {type(error).__name__}: {error}"
+            ) from error
 
     def _fail(
         self, present: int, num_selected: int, failures: dict[int, str], waited: float

@@ -17,6 +17,7 @@ from pncs_flower.protocol import LOST, MARKER, client_order
 
 from .base import check_base, check_evaluation, same_for_all
 from .by_layer import share_layers
+from .checks import check_whole
 from .errors import EmptyRoundsError, NoSummariesError, SelectionError
 from .exchange import content_bytes, expire
 from .grid_view import GridView
@@ -113,6 +114,7 @@ class SelectionStrategy(Strategy):
         See `flwr.serverapp.strategy.Strategy.start`, which this calls. The timeout for training
         is 600 seconds unless another is given, not the hour of Flower's own.
         """
+        check_whole(least=0, num_rounds=num_rounds)
         if self.history:
             raise SelectionError(
                 "this strategy has run before, and remembers who was chosen: make a new one for "

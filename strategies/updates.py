@@ -199,11 +199,7 @@ class UpdateChecks:
             values, dtype = read_array(array), np.dtype(self.weights[key].dtype)
             if dtype.kind != "f" or values.dtype == dtype:
                 continue
-            with np.errstate(over="ignore"):
-                values = values.astype(dtype)
-            if not np.isfinite(values).all():
-                raise ValueError(f"array {key!r} holds a value that is too large for {dtype}")
-            converted[key] = Array(values)
+            converted[key] = Array(values.astype(dtype))
         content[name] = ArrayRecord(converted)
 
     def _clip(self, content: RecordDict, norm: float) -> bool:

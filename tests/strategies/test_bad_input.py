@@ -1,9 +1,13 @@
 """What a user can get wrong is a clear error before anybody trains."""
 
+import inspect
+from typing import get_type_hints
+
 import pytest
 from apps import numpy_app
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
+from pncs_flower import strategies
 from pncs_flower.clients import SummaryMod, summary_mod
 from pncs_flower.simulations.in_process import InProcessGrid
 from pncs_flower.strategies import (
@@ -22,6 +26,47 @@ def start(strategy, clients: int = 4):
     finally:
         trained = [numpy_app.times_trained(c) for c in grid.contexts.values()]
         assert trained == [0] * clients
+
+
+SELECTIONS = [
+    value
+    for value in vars(strategies).values()
+    if inspect.isclass(value)
+    and issubclass(value, strategies.SelectionStrategy)
+    and value is not strategies.SelectionStrategy
+]
+OPTIONS = [
+    (kind, name)
+    for kind in SELECTIONS
+    for name in inspect.signature(kind).parameters
+    if name not in ("base", "options")
+] + [(PNCS, name) for name in get_type_hints(strategies.SelectionOptions)]
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), [1], {"a": 1}, b"", object()])
+@pytest.mark.parametrize(
+    ("kind", "option"), OPTIONS, ids=[f"{kind.__name__}-{name}" for kind, name in OPTIONS]
+)
+def test_an_option_of_another_type_is_named(kind, option, wrong):
+    with pytest.raises((TypeError, ValueError), match=option):
+        kind(FedAvg(), **{option: wrong})
+
+
+def test_a_single_name_is_no_list_of_layers():
+    with pytest.raises(TypeError, match=r"layers is 'fc2'.*use \['fc2'\]"):
+        PNCS(FedAvg(), layers="fc2")
+
+
+@pytest.mark.parametrize("num_rounds", [-1, 2.5])
+def test_a_number_of_rounds_that_is_none(num_rounds):
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 4)
+    with pytest.raises((TypeError, ValueError), match=f"num_rounds is {num_rounds}"):
+        PNCS(FedAvg()).start(grid, numpy_app.initial_arrays(), num_rounds=num_rounds)
+
+
+def test_an_eligible_that_raises_is_named():
+    with pytest.raises(SelectionError, match=r"eligible\('0'\) raised ZeroDivisionError"):
+        start(PNCS(FedAvg(), eligible=lambda key: 1 / 0))
 
 
 @pytest.mark.parametrize("kind", [PNCS, UniformSelection, RoundRobin])
