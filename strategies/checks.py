@@ -50,7 +50,7 @@ def check_text(**texts: object) -> None:
             raise TypeError(f"{name} is {value!r}, but must be text")
 
 
-def check_layers(layers: object) -> tuple[str, ...] | None:
+def check_layers(layers: Sequence[str] | None) -> tuple[str, ...] | None:
     """Return names of layers, or None for all.
 
     Raises
