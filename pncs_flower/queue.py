@@ -1,5 +1,6 @@
 """The Age-of-Update queue: a client that was selected rests before it may be selected again."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = ["AgeOfUpdateQueue"]
@@ -53,7 +54,10 @@ class AgeOfUpdateQueue:
 
     def available(self, clients: Iterable[str], round: int) -> list[str]:
         """Return the clients that may be selected in a round, in the order given."""
-        return [client for client in clients if self._is_free(client, round)]
+        last_round = self._last_round.get
+        # The comparison above, solved for the last round.
+        latest = round - self.length // self.per_round - 1
+        return [client for client in clients if last_round(client, latest) <= latest]
 
     def push(self, clients: Iterable[str], round: int) -> None:
         """Note that these clients were selected in a round."""
@@ -85,8 +89,9 @@ class AgeOfUpdateQueue:
         """
         if count < 0:
             raise ValueError(f"count is {count}, want 0 or more clients")
+        last_round = self._last_round.get
         # sorted() keeps the order of equals, so ties need no second key.
-        return sorted(clients, key=self._waiting_order)[:count]
+        return sorted(clients, key=lambda client: last_round(client, -math.inf))[:count]
 
     def last_round(self, client: str) -> int | None:
         """Return the round in which a client was last selected; None if it never was."""
@@ -99,11 +104,3 @@ class AgeOfUpdateQueue:
     def restore(self, state: Mapping[str, int]) -> None:
         """Take up what `state` returned."""
         self._last_round = dict(state)
-
-    def _is_free(self, client: str, round: int) -> bool:
-        last = self._last_round.get(client)
-        return last is None or (round - last) * self.per_round > self.length
-
-    def _waiting_order(self, client: str) -> tuple[bool, int]:
-        last = self._last_round.get(client)
-        return (last is not None, last or 0)

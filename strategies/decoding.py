@@ -3,6 +3,7 @@
 import io
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
@@ -37,18 +38,15 @@ def read_array(array: Array) -> np.ndarray:
     """
     if array.stype != _NUMPY:
         raise ValueError(f"array type {array.stype!r} is not {_NUMPY!r}")
-    stream = io.BytesIO(array.data)
+    # The magic text and the version are followed by the header's length, of 2 bytes or of 4.
+    end = 10 if array.data[6:7] == b"\x01" else 12
+    start = end + int.from_bytes(array.data[8:end], "little")
     try:
-        version = np.lib.format.read_magic(stream)
-        if version == (1, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-        else:
-            shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
+        shape, fortran, dtype = _read_header(array.data[:start])
     except Exception as error:  # a forged header makes NumPy's parser raise nearly anything
         raise ValueError(f"no NumPy array: {type(error).__name__}") from None
     if dtype.hasobject or dtype.kind not in "fiub":
         raise ValueError(f"dtype {dtype} is not that of a number")
-    start = stream.tell()
     size = dtype.itemsize
     for length in shape:
         size *= length  # Python integers: a product that does not overflow
@@ -56,6 +54,14 @@ def read_array(array: Array) -> np.ndarray:
         raise ValueError(f"{len(array.data) - start} bytes of values, but the header says {size}")
     flat = np.frombuffer(array.data, dtype=dtype, offset=start)
     return flat.reshape(shape, order="F" if fortran else "C")
+
+
+@lru_cache(maxsize=1 << 10)  # parsing takes as long as the values, and most headers are alike
+def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
+    stream = io.BytesIO(header)
+    if np.lib.format.read_magic(stream) == (1, 0):
+        return np.lib.format.read_array_header_1_0(stream)
+    return np.lib.format.read_array_header_2_0(stream)
 
 
 def decode_loss(content: RecordDict) -> dict[str, np.ndarray]:
@@ -144,7 +150,7 @@ class SummaryDecoder:
             raise ValueError(f"summary of layer {layer!r}: {error}") from None
 
 
-def check_update(content: RecordDict, weights: ArrayRecord) -> None:
+def check_update(content: RecordDict, weights: ArrayRecord) -> dict[str, np.ndarray]:
     """Check a client's full update before it is aggregated.
 
     Parameters
@@ -153,6 +159,11 @@ def check_update(content: RecordDict, weights: ArrayRecord) -> None:
         The content of the client's reply.
     weights : ArrayRecord
         The model that the client was sent.
+
+    Returns
+    -------
+    dict of str to np.ndarray
+        The arrays of floats of another precision than the model's, as the client sent them.
 
     Raises
     ------
@@ -166,6 +177,7 @@ def check_update(content: RecordDict, weights: ArrayRecord) -> None:
     (record,) = records.values()
     if record.keys() != weights.keys():
         raise ValueError(f"arrays {', '.join(record) or '(none)'} in place of {', '.join(weights)}")
+    others: dict[str, np.ndarray] = {}
     for name, array in record.items():
         try:
             values = read_array(array)
@@ -178,18 +190,21 @@ def check_update(content: RecordDict, weights: ArrayRecord) -> None:
             continue  # bytes of a tree ensemble, say, which grows from round to round
         if values.shape != shape:
             raise ValueError(f"array {name!r} has shape {values.shape}, not {shape}")
-        if not np.isfinite(values).all():
+        largest = float(np.maximum(values.max(initial=0), -values.min(initial=0)))
+        if not math.isfinite(largest):
             raise ValueError(f"array {name!r} holds a value that is not finite")
         # With larger weights every client's loss and gradient would be infinite in the next round.
         square = math.sqrt(np.finfo(np.promote_types(dtype, np.float32)).max)
         most = min(square, float(np.finfo(dtype).max))
-        largest = float(np.abs(values).max(initial=0))
         if largest > most:
             raise ValueError(
                 f"array {name!r} holds a value of size {largest:.2g}, but at most {most:.2g} is "
                 f"allowed for {dtype}"
             )
+        if values.dtype != dtype:
+            others[name] = values
     for metrics_name, metrics in content.metric_records.items():
         for name, value in metrics.items():
             if not np.isfinite(value).all():
                 raise ValueError(f"{metrics_name} {name!r} is {value}")
+    return others

@@ -87,9 +87,9 @@ class PNCSRule(SelectionRule):
         """Ask all that are available, or some: those not asked for long, or any."""
         if self.num_candidates is None:
             return now.available
-        draw = now.generator("candidates").permutation(len(now.available)).tolist()
-        drawn = zip(draw, sorted(now.available, key=client_order), strict=True)
-        shuffled = [client for _, client in sorted(drawn)]
+        draw = now.generator("candidates").permutation(len(now.available))
+        available = sorted(now.available, key=client_order)
+        shuffled = [available[place] for place in np.argsort(draw).tolist()]
         if self.candidate_order == "longest-unasked":
             last = state["asked"]
             shuffled.sort(key=lambda client: last.get(client, 0))

@@ -74,23 +74,22 @@ class Selector:
         Plan
             Who may be chosen and who is to be asked.
         """
-        free = set(self._queue.available(clients, number))
-        held = [client for client in clients if client not in free]
+        ordered = sorted(clients, key=client_order)
+        free = set(self._queue.available(ordered, number))
+        held = [client for client in ordered if client not in free]
         missing = max(0, self._rule.num_selected - len(free))
-        released = self._queue.longest_waiting(sorted(held, key=client_order), missing)
-        available = tuple(
-            self._queue.longest_waiting(
-                sorted([*free, *released], key=client_order), len(free) + len(released)
-            )
-        )
+        released = self._queue.longest_waiting(held, missing)
+        may = free.union(released)
+        available = self._queue.longest_waiting([c for c in ordered if c in may], len(may))
+        last_rounds = self._queue.state()
         now = Round(
             number=number,
             seed=self._seed,
             num_selected=self._rule.num_selected,
-            available=available,
-            last_rounds={client: self._queue.last_round(client) or 0 for client in available},
+            available=tuple(available),
+            last_rounds={client: last_rounds.get(client, 0) for client in available},
             num_examples=dict(self._num_examples),
-            clients=tuple(sorted(clients, key=client_order)),
+            clients=tuple(ordered),
         )
         asked = self._rule.candidates(self._state, now) if self._rule.request else ()
         return Plan(

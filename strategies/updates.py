@@ -176,8 +176,9 @@ class UpdateChecks:
             self.last_layout = usual
 
     def _check(self, content: RecordDict) -> None:
-        check_update(content, self.weights)
-        self._convert(content)
+        others = check_update(content, self.weights)
+        if others:
+            self._convert(content, others)
         if self.weighted_by is None:
             return
         if len(content.metric_records) != 1:  # Flower's strategies refuse any other number
@@ -191,16 +192,13 @@ class UpdateChecks:
                 f"{self.max_weight:g}"
             )
 
-    def _convert(self, content: RecordDict) -> None:
+    def _convert(self, content: RecordDict, others: Mapping[str, np.ndarray]) -> None:
         """Give floats of another precision that of the model, which would else take on theirs."""
         ((name, arrays),) = content.array_records.items()
-        converted = dict(arrays)
-        for key, array in arrays.items():
-            values, dtype = read_array(array), np.dtype(self.weights[key].dtype)
-            if dtype.kind != "f" or values.dtype == dtype:
-                continue
-            converted[key] = Array(values.astype(dtype))
-        content[name] = ArrayRecord(converted)
+        converted = {
+            key: Array(values.astype(self.weights[key].dtype)) for key, values in others.items()
+        }
+        content[name] = ArrayRecord({**arrays, **converted})
 
     def _clip(self, content: RecordDict, norm: float) -> bool:
         (name, arrays), *_ = content.array_records.items()
