@@ -13,13 +13,13 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from pncs_flower.protocol import LOST, MARKER, client_order
+from pncs_flower.protocol import client_order
 
 from .base import check_base, check_evaluation, same_for_all
 from .by_layer import share_layers
 from .checks import check_whole
 from .errors import EmptyRoundsError, NoSummariesError, SelectionError
-from .exchange import content_bytes, expire
+from .exchange import expire
 from .grid_view import GridView
 from .history import RoundRecord, append_json_line, write_json_lines
 from .options import CheckedOptions, SelectionOptions
@@ -30,12 +30,10 @@ from .ride_along import RideAlong
 from .roster import Roster
 from .rule import Choice, SelectionRule, Summary
 from .selector import Plan, Selector
-from .training import TrainingMessages
+from .training import TIMEOUT, Training, TrainingMessages
 from .updates import Delivery, SketchCheck, UpdateChecks
 
 __all__ = ["SelectionStrategy"]
-
-_TIMEOUT = 600.0  # seconds for training, unless another is given
 
 
 class SelectionStrategy(Strategy):
@@ -87,16 +85,10 @@ class SelectionStrategy(Strategy):
         self._resumption = None if folder is None else Resumption(folder, base)
         # What one call leaves for the next, within a round.
         self._clients: dict[str, int] = {}
-        self._plan: Plan | None = None
-        self._checks: UpdateChecks | None = None
-        self._sketches: SketchCheck | None = None
-        self._sent: dict[str, Message] = {}
+        self._training: Training | None = None
         self._evaluations: list[Message] = []
         self._ride_along = RideAlong()
-        self._full: dict[str, Message] = {}
-        self._grid: Grid | None = None
         self._timeout: float | None = None
-        self._training_start = 0.0
         self._layout: tuple[object, ...] = ()
 
     def start(
@@ -104,7 +96,7 @@ class SelectionStrategy(Strategy):
         grid: Grid,
         initial_arrays: ArrayRecord,
         num_rounds: int = 3,
-        timeout: float = _TIMEOUT,
+        timeout: float = TIMEOUT,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFunction | None = None,
@@ -178,7 +170,8 @@ class SelectionStrategy(Strategy):
                 server_round, arrays, config, grid, plan.now.available[: self.rule.num_selected]
             )
             if not templates:  # the base strategy does not train in this round
-                return self._send({}, plan, arrays, record)
+                messages = TrainingMessages({}, {})
+                return self._send(messages, plan, arrays, grid, None, record)
             template = same_for_all(templates, self.base)
             candidates = {client: self._clients[client] for client in plan.candidates}
             summaries.update(self._summaries(grid, pre_round, template, candidates, record))
@@ -186,11 +179,9 @@ class SelectionStrategy(Strategy):
         choice = self._choose(plan, summaries, record)
         if pre_round is None:
             templates = self._configure_base(server_round, arrays, config, grid, choice.clients)
-        self._sketches = None
+        sketches = None
         if self.options.verify_sketches and pre_round and pre_round.request.kind == "update":
-            self._sketches = SketchCheck(
-                pre_round.request, summaries, self.options.seed, server_round
-            )
+            sketches = SketchCheck(pre_round.request, summaries, self.options.seed, server_round)
 
         chosen = {client: self._clients[client] for client in choice.clients}
         marker = {"round": server_round, "seed": self.options.seed}
@@ -199,8 +190,7 @@ class SelectionStrategy(Strategy):
         else:
             keeping = summaries if pre_round.request.kind == "update" else ()
             messages = TrainingMessages.after_pre_round(templates[0], chosen, keeping, marker)
-        self._grid, self._full = grid, messages.whole
-        return self._send(messages.first, plan, arrays, record)
+        return self._send(messages, plan, arrays, grid, sketches, record)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -212,15 +202,14 @@ class SelectionStrategy(Strategy):
         EmptyRoundsError
             If this was the last of too many rounds in a row without a new model.
         """
-        received = list(replies)
         server_round += self._offset
-        record, plan, checks = self.history[-1], self._plan, self._checks
-        if plan is None or checks is None or record.round != server_round:
+        training, self._training = self._training, None
+        if training is None or self.history[-1].round != server_round:
             raise SelectionError(f"round {server_round} was not configured by this strategy")
-        received += self._send_again(received, record)
-        record.seconds["training"] = time.monotonic() - self._training_start
+        record, checks = self.history[-1], training.checks
+        received = training.complete(replies, record)
         start = time.monotonic()
-        delivery = checks.sort_out(self._sent, received, record, self._sketches)
+        delivery = training.sort_out(received, record)
         self._layout = checks.last_layout
         for client, reason in delivery.liars.items():
             self._roster.exclude(client, reason)
@@ -243,8 +232,7 @@ class SelectionStrategy(Strategy):
         record.seconds["aggregation"] = time.monotonic() - start
         if arrays is None:
             record.notes.append("no new model came out of this round: the last one is kept")
-        self._selector.observe(plan, delivery.metrics)
-        self._plan, self._checks, self._sent, self._full = None, None, {}, {}
+        self._selector.observe(training.plan, delivery.metrics)
         self._write_record(record)
         if self._resumption is not None:
             self._resumption.note_train_metrics(server_round, metrics)
@@ -358,42 +346,20 @@ class SelectionStrategy(Strategy):
         return Choice(tuple(sorted(chosen, key=client_order)))
 
     def _send(
-        self, sent: dict[str, Message], plan: Plan, arrays: ArrayRecord, record: RoundRecord
+        self,
+        messages: TrainingMessages,
+        plan: Plan,
+        arrays: ArrayRecord,
+        grid: Grid,
+        sketches: SketchCheck | None,
+        record: RoundRecord,
     ) -> list[Message]:
-        self._sent, self._plan = sent, plan
-        self._checks = UpdateChecks.for_base(
-            self.base, arrays, self.options.max_weight, self.options.clip_norm, self._layout
+        options = self.options
+        checks = UpdateChecks.for_base(
+            self.base, arrays, options.max_weight, options.clip_norm, self._layout
         )
-        record.bytes_down["training"] = sum(content_bytes(m.content) for m in sent.values())
-        self._expire(sent.values())
-        self._training_start = time.monotonic()
-        return list(sent.values())
-
-    def _expire(self, messages: Iterable[Message]) -> None:
-        if self._timeout is not None:  # else a wrapper's loop knows it
-            expire(messages, self._timeout)
-
-    def _send_again(self, received: list[Message], record: RoundRecord) -> list[Message]:
-        """Send the whole message to clients that no longer have the update they had computed."""
-        lost = {
-            reply.metadata.reply_to_message_id
-            for reply in received
-            if reply.has_content()
-            and reply.content.config_records.get(MARKER, ConfigRecord()).get(LOST)
-        }
-        again = {
-            client: self._full[client]
-            for client, message in self._sent.items()
-            if message.metadata.message_id in lost
-        }
-        if not again or self._grid is None:
-            return []
-        self._sent = {**self._sent, **again}
-        record.bytes_down["training"] += sum(content_bytes(m.content) for m in again.values())
-        record.notes.append(f"{', '.join(again)} had lost the update and trained again")
-        return list(
-            self._grid.send_and_receive(list(again.values()), timeout=self._timeout or _TIMEOUT)
-        )
+        self._training = Training(messages, plan, checks, sketches, grid, self._timeout)
+        return self._training.send(record)
 
     def _stop_after_empty_rounds(self) -> None:
         last = self.history[-self.options.max_empty_rounds :]
@@ -415,7 +381,8 @@ class SelectionStrategy(Strategy):
         view = GridView(grid, self._clients.values())
         number = server_round + self._offset
         self._evaluations = list(self.base.configure_evaluate(number, arrays, config, view))
-        self._expire(self._evaluations)
+        if self._timeout is not None:  # else a wrapper's loop knows it
+            expire(self._evaluations, self._timeout)
         return [*self._evaluations, *self._ask_ahead(number + 1, arrays)]
 
     def aggregate_evaluate(

@@ -1,15 +1,23 @@
-"""The messages that ask the chosen clients for their full updates."""
+"""The training of the chosen clients: the messages that ask them for their full updates."""
 
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
 
-from pncs_flower.protocol import KEPT, TRAIN
+from pncs_flower.protocol import KEPT, LOST, MARKER, TRAIN
 
-from .exchange import marked, message_like
+from .exchange import content_bytes, expire, marked, message_like
+from .history import RoundRecord
+from .selector import Plan
+from .updates import Delivery, SketchCheck, UpdateChecks
 
-__all__ = ["TrainingMessages"]
+__all__ = ["TIMEOUT", "Training", "TrainingMessages"]
+
+TIMEOUT = 600.0
+"""Seconds for training, unless another time is given."""
 
 Marker = Mapping[str, int]
 
@@ -70,3 +78,71 @@ class TrainingMessages:
             if node_id in by_node
         }
         return cls(whole, whole)
+
+
+@dataclass
+class Training:
+    """What one round's training leaves from the messages sent to the replies.
+
+    Attributes
+    ----------
+    messages : TrainingMessages
+        Those to the chosen; none if the base strategy does not train in this round.
+    plan : Plan
+        The round's plan.
+    checks : UpdateChecks
+        What an update must be.
+    sketches : SketchCheck or None
+        What the updates are compared with, if they are.
+    grid : Grid
+        The grid.
+    timeout : float or None
+        Seconds for the replies, if they are known: a wrapper around the strategy has a loop of its
+        own.
+    """
+
+    messages: TrainingMessages
+    plan: Plan
+    checks: UpdateChecks
+    sketches: SketchCheck | None
+    grid: Grid
+    timeout: float | None
+    sent: dict[str, Message] = field(init=False)
+    start: float = field(init=False)
+
+    def send(self, record: RoundRecord) -> list[Message]:
+        """Return the messages to send, and note their bytes."""
+        self.sent = dict(self.messages.first)
+        record.bytes_down["training"] = sum(content_bytes(m.content) for m in self.sent.values())
+        if self.timeout is not None:
+            expire(self.sent.values(), self.timeout)
+        self.start = time.monotonic()
+        return list(self.sent.values())
+
+    def complete(self, replies: Iterable[Message], record: RoundRecord) -> list[Message]:
+        """Return all replies, also of clients that had lost their update and are asked again."""
+        received = list(replies)
+        lost = {
+            reply.metadata.reply_to_message_id
+            for reply in received
+            if reply.has_content()
+            and reply.content.config_records.get(MARKER, ConfigRecord()).get(LOST)
+        }
+        again = {
+            client: self.messages.whole[client]
+            for client, message in self.sent.items()
+            if message.metadata.message_id in lost
+        }
+        if again:
+            self.sent |= again
+            record.bytes_down["training"] += sum(content_bytes(m.content) for m in again.values())
+            record.notes.append(f"{', '.join(again)} had lost the update and trained again")
+            received += self.grid.send_and_receive(
+                list(again.values()), timeout=self.timeout or TIMEOUT
+            )
+        record.seconds["training"] = time.monotonic() - self.start
+        return received
+
+    def sort_out(self, received: list[Message], record: RoundRecord) -> Delivery:
+        """Sort out the replies; see `UpdateChecks.sort_out`."""
+        return self.checks.sort_out(self.sent, received, record, self.sketches)
