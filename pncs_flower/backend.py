@@ -69,6 +69,10 @@ class Rows:
         if _is_tensor(first):
             import torch
 
+            if first.layout is not torch.strided:
+                raise ValueError(f"gradients of layout {first.layout}, want dense ones: to_dense()")
+            if first.is_complex() or first.dtype is torch.bool:
+                raise ValueError(f"gradients of dtype {first.dtype}, want real numbers")
             return cls(rows, torch, *shape)
         if first.dtype.kind not in "fiu" and first.dtype.name != "bfloat16":
             raise ValueError(f"gradients of dtype {first.dtype}, want real numbers")

@@ -96,7 +96,7 @@ class CheckpointFolder:
             partial.unlink(missing_ok=True)
             raise
         _sync_folder(self._folder)
-        for old in sorted(self._folder.glob(_PATTERN))[:-_KEPT]:
+        for old in self._files()[:-_KEPT]:
             old.unlink(missing_ok=True)
 
     def load(self) -> dict[str, Any] | None:
@@ -107,12 +107,12 @@ class CheckpointFolder:
         ValueError
             If there are checkpoints, but all of them are damaged, or written by a later release.
         """
-        paths = sorted(self._folder.glob(_PATTERN), reverse=True)
+        paths = self._files()[::-1]
         problems = []
         for path in paths:
             try:
                 state = _read(path)
-            except ValueError as error:
+            except (OSError, ValueError) as error:
                 problems.append(f"{path.name}: {error}")
                 log(WARNING, "Checkpoint %s cannot be used: %s", path, error)
                 continue
@@ -125,6 +125,9 @@ class CheckpointFolder:
                 "folder to start from the first round"
             )
         return None
+
+    def _files(self) -> list[Path]:
+        return sorted(path for path in self._folder.glob(_PATTERN) if path.is_file())
 
 
 def _read(path: Path) -> dict[str, Any]:

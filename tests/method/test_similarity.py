@@ -158,10 +158,13 @@ def test_a_zero_vector_is_like_nothing(p: int, form: Form) -> None:
         (np.array([[1.0], [math.nan], [math.inf]]), 4, "squared", "rows 1, 2"),
         (np.ones((2, 3), dtype=complex), 4, "squared", "complex128"),
         ([np.ones(2), np.ones(3)], 4, "squared", r"\(2,\), \(3,\)"),
+        (torch.ones(2, 3).to_sparse(), 4, "squared", "sparse_coo, want dense ones"),
+        (torch.ones(2, 3, dtype=torch.complex64), 4, "squared", "complex64"),
+        (torch.ones(2, 3, dtype=torch.bool), 4, "squared", "torch.bool"),
     ],
 )
 def test_errors_name_what_was_given(
-    rows: np.ndarray | list[np.ndarray], p: float, form: Form, message: str
+    rows: np.ndarray | list[np.ndarray] | torch.Tensor, p: float, form: Form, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         pairwise_cosine(rows, p, form)

@@ -140,6 +140,14 @@ def test_all_checkpoints_damaged_is_an_error_that_says_what_to_do(tmp_path):
         start(tmp_path, 6)
 
 
+def test_a_folder_with_the_name_of_a_checkpoint_is_none(tmp_path):
+    (tmp_path / "round-00000009.checkpoint").mkdir()
+    _, result = start(None, 4)
+    start(tmp_path, 3)
+    _, resumed = start(tmp_path, 4)
+    assert resumed.arrays == result.arrays
+
+
 def test_the_last_two_are_kept_and_nothing_half_written(tmp_path):
     start(tmp_path, 5)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
