@@ -45,7 +45,8 @@ def errors(
     for number in range(1, rounds + 1):
         plan = selector.plan(number, clients)
         choice = selector.choose(plan, {client: {"fc": sent[client]} for client in plan.candidates})
-        selector.observe(plan, {c: {"num-examples": examples[c]} for c in choice.clients})
+        metrics = {c: {"num-examples": examples[c]} for c in choice.clients}
+        selector.observe(plan, choice.clients, metrics)
         rows = [int(client) for client in choice.clients]
         applied.append(np.average(gradients[rows], axis=0, weights=sizes[rows]))
     means = np.cumsum(applied, axis=0) / np.arange(1, rounds + 1)[:, None]

@@ -65,7 +65,7 @@ class Rows:
                 f"gradients of shape {shape}, want (clients, values), at least one of each: "
                 "flatten them"
             )
-        first = rows[0] if isinstance(rows, Sequence) else rows
+        first: Any = rows[0] if isinstance(rows, Sequence) else rows
         if _is_tensor(first):
             import torch
 

@@ -16,7 +16,7 @@ A message of the library is an ordinary training message with one more config re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 __all__ = [
     "INTRODUCE",
@@ -88,6 +88,13 @@ class SummaryRequest:
     sketch: str = "layers"
     layers: tuple[str, ...] | None = None
     max_examples: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(SummaryKind):
+            raise ValueError(
+                f"a summary of kind {self.kind!r} is asked for, but there are "
+                f"{', '.join(get_args(SummaryKind))}"
+            )
 
     def to_config(self) -> dict[str, int | str | list[str]]:
         """Return the request as the values of a config record."""

@@ -105,7 +105,7 @@ def unpack(packed: np.ndarray, count: int, wire: Wire) -> np.ndarray:
         place = int(np.argmin(np.isfinite(values)))
         raise ValueError(
             f"sketch with {values[place]} at position {place}: the client's gradient or update is "
-            "not finite, look at its data and its learning rate"
+            "not finite, or too large for float32: look at its data and its learning rate"
         )
     return values
 

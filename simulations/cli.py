@@ -13,7 +13,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from typer.core import TyperGroup
 
-from .config import Config, Scalar, default_run_config
+from .config import Config, Scalar, default_run_config, unused_settings
 from .console import err, out, parse_setting, said_plainly
 from .data_commands import data
 from .grid_commands import grid, report, reproduce
@@ -160,6 +160,10 @@ def run(
                 "gpus-per-client and logical-gpus share out GPUs among Ray's workers: leave them "
                 "out with --engine in-process, whose clients take turns on --device"
             )
+        idle = unused_settings(config)
+        if idle:
+            text = f"Note: {config.strategy} does not use {', '.join(idle)}"
+            err.print(text, highlight=False, soft_wrap=True)
         if engine is Engine.RAY:
             _run_on_ray(config, clients, cpus_per_client, gpus_per_client, logical_gpus)
         else:

@@ -10,7 +10,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-__all__ = ["APP_DIRECTORY", "CHOICES", "Config", "Scalar", "default_run_config", "format_toml"]
+__all__ = [
+    "APP_DIRECTORY",
+    "CHOICES",
+    "Config",
+    "Scalar",
+    "default_run_config",
+    "format_toml",
+    "unused_settings",
+]
 
 Scalar = bool | int | float | str
 
@@ -52,7 +60,23 @@ _AT_LEAST_ONE = ("num-selected", "num-rounds", "local-epochs", "shards-per-clien
 _AT_LEAST_ZERO = ("candidates", "batch-size", "momentum", "resize", "seed")
 _ABOVE_ZERO = ("lr", "dirichlet-alpha")
 _TORCHVISION = "torchvision/"
+_PATHS = {"strategy": ["module:Rule"], "model": [f"{_TORCHVISION}NAME"]}
 _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+_COMPARING = ("pncs", "gradient-memory", "divfl")
+_READ_BY = {
+    "p": ("pncs",),
+    "form": ("pncs",),
+    "sketch": _COMPARING,
+    "layers": (*_COMPARING, "gradient-norm"),
+    "summary": (*_COMPARING, "gradient-norm"),
+    "candidates": ("pncs", "gradient-memory", "power-of-choice"),
+    "variant": ("power-of-choice",),
+    "unseen": ("active-fl",),
+    "schedule": ("fedcor",),
+}
+"""The settings that only some strategies read."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +203,16 @@ def _name(key: str) -> str:
     return key.replace("-", "_")
 
 
+def unused_settings(config: Config) -> list[str]:
+    """Return the settings that are not the default, but that the strategy does not read."""
+    default = default_run_config()
+    return [
+        name
+        for name, strategies in _READ_BY.items()
+        if getattr(config, name) != default[name] and config.strategy not in strategies
+    ]
+
+
 def _typed(key: str, value: Scalar, kind: Any) -> Scalar:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
@@ -197,7 +231,7 @@ def _check(key: str, value: Scalar) -> None:
     if key in CHOICES and value not in CHOICES[key]:
         near = get_close_matches(str(value), CHOICES[key], n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        known = [*CHOICES[key], *([f"{_TORCHVISION}NAME"] if key == "model" else [])]
+        known = [*CHOICES[key], *_PATHS.get(key, [])]
         raise ValueError(f"{key} = {value!r} must be one of {', '.join(known)}{hint}")
     if isinstance(value, str | bool):
         return

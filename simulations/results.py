@@ -57,7 +57,10 @@ def output_path(config: Config) -> Path:
     default = f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config.strategy.replace(':', '-')}"
     path = Path(config.output_dir or default).expanduser().resolve()
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        if config.output_dir:
+            path.mkdir(parents=True, exist_ok=True)
+        else:
+            path = _new_folder(path)
         taken = (path / "config.toml").exists() or bool(read_rounds(path))
     except OSError as error:
         raise ValueError(
@@ -70,6 +73,20 @@ def output_path(config: Config) -> Path:
             f"pncs run --resume {path}"
         )
     return path
+
+
+def _new_folder(path: Path) -> Path:
+    """Make a folder of that name, or with a number after it if a run began in the same second."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    name, number = path.name, 1
+    while True:
+        try:
+            path.mkdir()
+        except FileExistsError:
+            number += 1
+            path = path.with_name(f"{name}-{number}")
+        else:
+            return path
 
 
 class RunFolder:

@@ -68,7 +68,7 @@ def build_strategy(config: Config, checkpoint: Path | None = None) -> SelectionS
     if config.queue_length >= 0:
         options["queue_length"] = config.queue_length
     if ":" in config.strategy:
-        rule = _import_rule(config.strategy)(num_selected=config.num_selected)
+        rule = _make_rule(config.strategy, config.num_selected)
         return SelectionStrategy(base, rule, **options)
     make, settings = _named(config)
     return make(base, num_selected=config.num_selected, **settings, **options)
@@ -113,15 +113,30 @@ def _named(config: Config) -> tuple[Make, dict[str, Any]]:
     return choices[config.strategy]
 
 
+def _make_rule(path: str, num_selected: int) -> SelectionRule:
+    kind = _import_rule(path)
+    try:
+        return kind(num_selected=num_selected)
+    except Exception as error:  # whatever somebody else's class raises
+        raise ValueError(
+            f"strategy = {path!r}: {kind.__name__}(num_selected={num_selected}) raised "
+            f"{type(error).__name__}: {error}. All other fields of a rule need defaults"
+        ) from error
+
+
 def _import_rule(path: str) -> Callable[..., SelectionRule]:
     module_name, _, name = path.partition(":")
     try:
         module = import_module(module_name)
-    except ImportError as error:
+    except Exception as error:  # whatever a module raises when it is imported
+        if isinstance(error, ModuleNotFoundError) and error.name == module_name:
+            raise ValueError(
+                f"strategy = {path!r}: {error}. Install the module where the server runs, or put "
+                "its folder on PYTHONPATH"
+            ) from None
         raise ValueError(
-            f"strategy = {path!r}: {error}. Install the module where the server runs, or put its "
-            "folder on PYTHONPATH"
-        ) from None
+            f"strategy = {path!r}: importing {module_name} raised {type(error).__name__}: {error}"
+        ) from error
     rule = getattr(module, name, None)
     if not (isinstance(rule, type) and issubclass(rule, SelectionRule)):
         raise ValueError(

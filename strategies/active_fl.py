@@ -51,7 +51,11 @@ class ActiveFLRule(SelectionRule):
         values = {client: state["valuations"].get(client, -math.inf) for client in now.available}
         chosen: tuple[str, ...] = ()
         if self.unseen == "first":
-            chosen = tuple(c for c in now.available if values[c] == -math.inf)[: now.num_selected]
+            chosen = tuple(
+                client
+                for client in now.available
+                if values[client] == -math.inf and not now.last_rounds[client]
+            )[: now.num_selected]
         suppressed = round_down(self.suppressed_share * len(now.available))
         kept = order_by_value(now.available, values)[: len(now.available) - suppressed]
         by_value = round_half_up((1 - self.uniform_share) * (now.num_selected - len(chosen)))

@@ -4,7 +4,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import (
+    Bulyan,
+    FedMedian,
+    FedTrimmedAvg,
+    Krum,
+    MultiKrum,
+    QFedAvg,
+    Strategy,
+)
 
 from pncs_flower.layers import choose_layers
 
@@ -14,16 +22,25 @@ from .updates import Delivery
 
 __all__ = ["check_averages", "share_layers"]
 
+_NO_MEAN = (Bulyan, FedMedian, FedTrimmedAvg, Krum, MultiKrum, QFedAvg)
+
 
 def check_averages(base: Strategy) -> None:
-    """Refuse a base strategy that needs to know beforehand how many clients will train.
+    """Refuse a base strategy that takes no weighted mean, or adds noise for a number of clients.
 
     Raises
     ------
     ValueError
-        If it does, as Flower's differential-privacy wrappers do.
+        If it is one of Flower's robust or fair strategies, or of its differential-privacy wrappers,
+        which must know beforehand how many clients will train.
     """
     for strategy in unwrap(base):
+        if isinstance(strategy, _NO_MEAN):
+            raise ValueError(
+                f"per_layer is True, but {type(strategy).__name__} takes no weighted mean, and a "
+                "layer's value of a client that was not chosen for it is the mean of those that "
+                "were: use FedAvg or a strategy built on it, or per_layer=False"
+            )
         if hasattr(strategy, "num_sampled_clients"):
             raise ValueError(
                 f"per_layer is True, but {type(strategy).__name__} adds noise for "

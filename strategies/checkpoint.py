@@ -18,7 +18,7 @@ from .snapshot import decode, encode
 
 __all__ = ["CheckpointFolder"]
 
-_FORMAT = "pncs-checkpoint 2"
+_FORMAT = "pncs-checkpoint 3"
 _KEPT = 2
 _PATTERN = "round-*.checkpoint"
 _MANIFEST = "manifest"

@@ -129,6 +129,12 @@ class DivFLRule(SelectionRule):
         if self.summary not in ("update", "gradient"):
             raise ValueError(f"summary is {self.summary!r}, but must be 'update' or 'gradient'")
         check_share(sample_share=self.sample_share)
+        if self.stale and isinstance(parse_sketch(self.sketch), Coordinates):
+            raise ValueError(
+                f"sketch is {self.sketch!r} with stale=True, but other coordinates are drawn in "
+                "each round, and summaries of several rounds are compared: use 'layers' or "
+                "'count:SIZE'"
+            )
         check_flags(stale=self.stale, stochastic=self.stochastic)
 
     @property

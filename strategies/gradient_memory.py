@@ -26,8 +26,8 @@ Weights = Literal["examples", "uniform"]
 class GradientMemoryRule(SelectionRule):
     """Choose the subset whose mean leaves the least behind; see `GradientMemory`.
 
-    The state holds the residual R, the last known sketch of each client with the round it came in
-    (the table).
+    The state holds the residual R with the round up to which it goes, and the last known sketch of
+    each client (the table).
     """
 
     num_selected: int = 2
@@ -76,7 +76,7 @@ class GradientMemoryRule(SelectionRule):
 
     def initial_state(self) -> RuleState:
         """Nothing is left over and nobody is known."""
-        return {"residual": np.zeros(0), "table": {}, "asked": {}}
+        return {"residual": np.zeros(0), "round": 0, "table": {}}
 
     def candidates(self, state: RuleState, now: Round) -> tuple[str, ...]:
         """Ask all, also those that cool down; or those not asked for the longest time."""
@@ -84,7 +84,7 @@ class GradientMemoryRule(SelectionRule):
             return now.clients
         draw = now.generator("candidates").permutation(len(now.clients))
         place = dict(zip(now.clients, draw.tolist(), strict=True))
-        longest = sorted(now.clients, key=lambda c: (state["asked"].get(c, 0), place[c]))
+        longest = sorted(now.clients, key=lambda c: (now.last_asked.get(c, 0), place[c]))
         return tuple(longest[: self.num_candidates])
 
     def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
@@ -92,18 +92,17 @@ class GradientMemoryRule(SelectionRule):
         fresh = {client: self._vector(summary) for client, summary in summaries.items()}
         # A client that has left keeps its row, in case it comes back, but does not count.
         table = {**state["table"], **fresh}
-        # Also those that did not answer: a silent client must not be first in line for ever.
-        asked = {**state["asked"], **dict.fromkeys(now.asked, now.number)}
-        known = [client for client in now.clients if client in table]
-        if not known:
+        wanted = self._wanted(state["residual"], table, now)
+        if wanted is None:
             return Choice(now.available[: now.num_selected])
-        weights = self._weights(known, now)
-        mean = weights @ np.stack([table[client] for client in known])
-        residual = state["residual"] if len(state["residual"]) else np.zeros_like(mean)
-        wanted = self.forgetting * residual + mean
+        after = {"residual": wanted, "round": now.number, "table": table}
 
         eligible = [client for client in now.available if client in table]
+        # Clients nobody knows yet fill up what is missing, the longest waiting first.
+        unknown = [client for client in now.available if client not in table]
         size = min(now.num_selected, len(eligible))
+        if size == 0:  # all that are known cool down
+            return Choice(tuple(unknown[: now.num_selected]), state=after)
         subset = nearest_mean_subset(
             np.stack([table[client] for client in eligible]),
             wanted,
@@ -113,22 +112,36 @@ class GradientMemoryRule(SelectionRule):
             p=self.p,
         )
         chosen = [eligible[index] for index in subset.indices]
-        # Clients nobody knows yet fill up what is missing, the longest waiting first.
-        unknown = [client for client in now.available if client not in table]
         chosen += unknown[: now.num_selected - size]
-        return Choice(
-            tuple(chosen),
-            optimal=subset.optimal,
-            state={"residual": wanted, "table": table, "asked": asked},
-        )
+        return Choice(tuple(chosen), optimal=subset.optimal, state=after)
 
     def observe(self, state: RuleState, now: Round, delivered: Mapping[str, Metrics]) -> RuleState:
         """Take what was applied out of the residual; what a client failed to deliver stays in."""
-        applied = [client for client in delivered if client in state["table"]]
-        if not applied:
-            return state
-        mean = self._weights(applied, now) @ np.stack([state["table"][c] for c in applied])
-        return {**state, "residual": state["residual"] - mean}
+        table, residual = state["table"], state["residual"]
+        if state["round"] < now.number:  # nobody answered, so `select` was not called
+            residual = self._wanted(residual, table, now)
+            if residual is None:
+                return state
+        applied = [client for client in delivered if client in table]
+        if applied:
+            residual = residual - self._mean(applied, table, now)
+        return {**state, "residual": residual, "round": now.number}
+
+    def _wanted(
+        self, residual: np.ndarray, table: Mapping[str, np.ndarray], now: Round
+    ) -> np.ndarray | None:
+        """Return what is left over and the mean of all clients known; None if none is."""
+        known = [client for client in now.clients if client in table]
+        if not known:
+            return None
+        mean = self._mean(known, table, now)
+        return self.forgetting * residual + mean if len(residual) else mean
+
+    def _mean(
+        self, clients: Sequence[str], table: Mapping[str, np.ndarray], now: Round
+    ) -> np.ndarray:
+        mean: np.ndarray = self._weights(clients, now) @ np.stack([table[c] for c in clients])
+        return mean
 
     def _vector(self, summary: Summary) -> np.ndarray:
         vector = np.concatenate([np.asarray(v, np.float64) for v in summary.values()])

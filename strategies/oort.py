@@ -58,18 +58,21 @@ class OortRule(SelectionRule):
         return {"utilities": {}, "seconds": {}, "preferred": self.pacer_step, "gains": []}
 
     def utilities(self, state: RuleState, now: Round) -> dict[str, float]:
-        """Return the utility of each available client that has delivered an update."""
-        known = [client for client in now.available if client in state["utilities"]]
+        """Return the utility of each available client that has been chosen before.
+
+        It is that of its last update; 0, and the bonus, of a client that never delivered one.
+        """
+        known = [c for c in now.available if c in state["utilities"] or now.last_rounds[c]]
         if not known:
             return {}
-        statistical = np.array([state["utilities"][client] for client in known])
+        statistical = np.array([state["utilities"].get(client, 0.0) for client in known])
         clipped = np.minimum(statistical, np.quantile(statistical, self.clip_quantile))
         result: dict[str, float] = {}
         for client, value in zip(known, clipped.tolist(), strict=True):
             seconds = state["seconds"].get(client, 0.0)
             if seconds > state["preferred"]:
                 value *= (state["preferred"] / seconds) ** self.penalty
-            # At least 1: a client that is known has delivered in an earlier round.
+            # At least 1: a client that is known was chosen in an earlier round.
             last = now.last_rounds[client]
             result[client] = value + math.sqrt(0.1 * math.log(now.number) / last)
         return result

@@ -32,7 +32,7 @@ CandidateOrder = Literal["longest-unasked", "random"]
 class PNCSRule(SelectionRule):
     """Choose the subset of least mean similarity; see `PNCS` for the parameters.
 
-    The state holds the round in which each client was last asked.
+    It remembers nothing.
     """
 
     num_selected: int = 2
@@ -79,10 +79,6 @@ class PNCSRule(SelectionRule):
         """A sketch of the gradient or of the local update."""
         return SummaryRequest(self.summary, self.sketch, self.layers)
 
-    def initial_state(self) -> RuleState:
-        """Nobody was asked."""
-        return {"asked": {}}
-
     def candidates(self, state: RuleState, now: Round) -> tuple[str, ...]:
         """Ask all that are available, or some: those not asked for long, or any."""
         if self.num_candidates is None:
@@ -91,8 +87,7 @@ class PNCSRule(SelectionRule):
         available = sorted(now.available, key=client_order)
         shuffled = [available[place] for place in np.argsort(draw).tolist()]
         if self.candidate_order == "longest-unasked":
-            last = state["asked"]
-            shuffled.sort(key=lambda client: last.get(client, 0))
+            shuffled.sort(key=lambda client: now.last_asked.get(client, 0))
         return tuple(shuffled[: self.num_candidates])
 
     def similarities(self, summaries: Mapping[str, Summary]) -> dict[str, np.ndarray]:
@@ -131,8 +126,6 @@ class PNCSRule(SelectionRule):
             tuple(dict.fromkeys(chain.from_iterable(chosen.values()))),
             mean_similarity=fmean(subset.mean_similarity for subset in by_layer.values()),
             optimal=all(subset.optimal for subset in by_layer.values()),
-            # Also of those that did not answer: they must not be first in line for ever.
-            state={"asked": {**state["asked"], **dict.fromkeys(now.asked, now.number)}},
             by_layer=chosen if self.per_layer else {},
         )
 

@@ -71,7 +71,13 @@ class PowerOfChoiceRule(SelectionRule):
         """Choose the highest losses; the first among equals."""
         if self.variant == "rpow-d":
             drawn = set(self.candidates(state, now))
-            losses = {client: state["losses"].get(client, math.inf) for client in drawn}
+            known = [state["losses"][client] for client in drawn if client in state["losses"]]
+            # A client that failed has had its turn, and is then one like the others.
+            usual = sum(known) / len(known) if known else 0.0
+            losses = {
+                client: state["losses"].get(client, usual if now.last_rounds[client] else math.inf)
+                for client in drawn
+            }
         else:
             losses = {client: float(summary[LOSS][0]) for client, summary in summaries.items()}
         ranked = order_by_value((c for c in now.available if c in losses), losses)
@@ -103,7 +109,8 @@ class PowerOfChoice(SelectionStrategy):
     variant : {"pow-d", "cpow-d", "rpow-d"} (default: "pow-d")
         Candidates evaluate their loss on all their examples, or on one mini-batch
         (``"cpow-d"``); or nobody is asked, and the loss reported with a client's last update
-        counts (``"rpow-d"``), infinite for a client that never delivered one.
+        counts (``"rpow-d"``): infinite for a client that was never chosen, and the mean of the
+        candidates' for one that was, but did not deliver.
     batch_size : int (default: 32)
         Examples in the mini-batch of ``"cpow-d"``. An app must read
         `pncs_flower.protocol.MAX_EXAMPLES` to heed it, as the reference PyTorch client does.

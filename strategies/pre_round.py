@@ -126,6 +126,8 @@ class PreRound:
                 if node_id in replies.failures:
                     raise ValueError(replies.failures[node_id])
                 summaries[client] = self.decode(replies.contents[node_id])
+                for values in summaries[client].values():
+                    values.flags.writeable = False  # a rule and the check of sketches share them
             except ValueError as error:
                 record.rejected[client] = f"pre-round: {error}"
                 log(INFO, "Summary of client %s is not used: %s", client, error)

@@ -14,7 +14,7 @@ import numpy as np
 from pncs_flower.protocol import SummaryRequest
 from pncs_flower.randomness import generator
 
-__all__ = ["Choice", "Metrics", "Round", "RuleState", "SelectionRule", "Summary"]
+__all__ = ["Choice", "Metrics", "Round", "RuleState", "SelectionRule", "Summary", "check_rule"]
 
 RuleState = Mapping[str, Any]
 """What a rule remembers between rounds: JSON values and NumPy arrays, by name."""
@@ -43,13 +43,18 @@ class Round:
         Keys of the clients that may be chosen, the longest waiting first, then the smaller key: a
         rule that takes the first among equals follows the library's rule for ties.
     last_rounds : mapping of str to int
-        The round in which each available client's update was last used; 0 for never.
+        The round in which each available client was last chosen, whether or not its update came; 0
+        for never. (A client whose update did not come does not enter the queue, but it has had its
+        turn: who fails must not be first in line for ever.)
     num_examples : mapping of str to float
         How many training examples clients have, as far as they have said.
     clients : tuple of str
         Keys of all clients that take part, also of those that cool down.
     asked : tuple of str (default: empty)
         Keys of the clients that were asked in this round's pre-round, once they were.
+    last_asked : mapping of str to int (default: empty)
+        The round before this one in which each client was last asked, whether or not it answered;
+        clients that never were are absent.
     """
 
     number: int
@@ -60,6 +65,7 @@ class Round:
     num_examples: Mapping[str, float]
     clients: tuple[str, ...]
     asked: tuple[str, ...] = ()
+    last_asked: Mapping[str, int] = field(default_factory=dict)
 
     def generator(self, purpose: str) -> np.random.Generator:
         """Return a random generator that depends on seed, round and purpose alone."""
@@ -108,6 +114,11 @@ class SelectionRule(ABC):
     chooses_unasked: ClassVar[bool] = False
     """Whether clients may be chosen that were not asked in the pre-round."""
 
+    def __repr__(self) -> str:
+        # Goes into records and checkpoints, so it must be the same in another process.
+        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__qualname__}({values})"
+
     @property
     def request(self) -> SummaryRequest | None:
         """What each candidate is asked for before the choice; None asks nobody."""
@@ -145,3 +156,19 @@ class SelectionRule(ABC):
     def observe(self, state: RuleState, now: Round, delivered: Mapping[str, Metrics]) -> RuleState:
         """Return the state after the round, given who delivered an update and its metrics."""
         return state
+
+
+def check_rule(rule: object) -> None:
+    """Refuse what is no rule.
+
+    Raises
+    ------
+    TypeError
+        If it is something else, also the class of a rule, or does not say how many it selects.
+    """
+    if isinstance(rule, type) and issubclass(rule, SelectionRule):
+        raise TypeError(f"rule is the class {rule.__name__}: make one of it, {rule.__name__}(...)")
+    if not isinstance(rule, SelectionRule):
+        raise TypeError(f"rule is {rule!r}, but must be a SelectionRule")
+    if not hasattr(rule, "num_selected"):
+        raise TypeError(f"the rule {rule} has no num_selected, how many clients a round selects")

@@ -13,10 +13,10 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from pncs_flower.protocol import client_order
+from pncs_flower.protocol import SummaryRequest, client_order
 
-from .base import check_base, check_evaluation, same_for_all
-from .by_layer import share_layers
+from .base import check_base, check_evaluation, same_for_all, unwrap
+from .by_layer import check_averages, share_layers
 from .checks import check_whole
 from .errors import EmptyRoundsError, NoSummariesError, SelectionError
 from .exchange import expire
@@ -28,7 +28,7 @@ from .pre_round import PreRound
 from .resumption import EvaluateFunction, Resumption
 from .ride_along import RideAlong
 from .roster import Roster
-from .rule import Choice, SelectionRule, Summary
+from .rule import Choice, SelectionRule, Summary, check_rule
 from .selector import Plan, Selector
 from .training import TIMEOUT, Training, TrainingMessages
 from .updates import Delivery, SketchCheck, UpdateChecks
@@ -71,8 +71,15 @@ class SelectionStrategy(Strategy):
         rule: SelectionRule,
         **options: Unpack[SelectionOptions],
     ) -> None:
+        check_rule(rule)
+        asked = getattr(rule, "num_candidates", None)
         self.options = CheckedOptions.of(options, type(self).__name__)
         self.options.check(rule.num_selected)
+        if asked is not None and asked < self.options.min_summaries:
+            raise ValueError(
+                f"min_summaries is {self.options.min_summaries}, but only {asked} candidates are "
+                "asked: no round could be enough"
+            )
         check_base(base, rule.num_selected)
         self.base = base
         self.rule = rule
@@ -232,7 +239,8 @@ class SelectionStrategy(Strategy):
         record.seconds["aggregation"] = time.monotonic() - start
         if arrays is None:
             record.notes.append("no new model came out of this round: the last one is kept")
-        self._selector.observe(training.plan, delivery.metrics)
+        if record.chosen:
+            self._selector.observe(training.plan, record.chosen, delivery.metrics)
         self._write_record(record)
         if self._resumption is not None:
             self._resumption.note_train_metrics(server_round, metrics)
@@ -253,6 +261,8 @@ class SelectionStrategy(Strategy):
         request = self.rule.request
         if request is None:
             return None
+        if not isinstance(request, SummaryRequest):
+            raise TypeError(f"request of the rule {self.rule} is {request!r}, want SummaryRequest")
         return PreRound.for_model(
             request,
             arrays,
@@ -310,15 +320,18 @@ class SelectionStrategy(Strategy):
             asked = set(plan.candidates)
             offered += [client for client in plan.now.available if client not in asked]
         if plan.candidates and len(offered) < self.options.min_summaries:
+            self._selector.note_asked(plan)
             choice = self._choose_without_summaries(plan, len(offered), record)
         else:
             choice = self._selector.choose(plan, summaries)
             if len(choice.clients) < self.rule.num_selected:
                 record.notes.append(
-                    f"{len(summaries)} clients answered, so only they are chosen in place of "
-                    f"{self.rule.num_selected}"
+                    f"of the {len(plan.candidates)} clients asked, {len(offered)} answered and may "
+                    f"be chosen, so {len(choice.clients)} are in place of {self.rule.num_selected}"
                 )
         record.seconds["selection"] = time.monotonic() - start
+        if choice.by_layer:
+            check_averages(self.base)
         record.chosen = list(choice.clients)
         record.chosen_by_layer = {
             layer: sorted(clients, key=client_order) for layer, clients in choice.by_layer.items()
@@ -448,7 +461,9 @@ class SelectionStrategy(Strategy):
 
     def settings(self) -> str:
         """Return what a choice depends on besides the state."""
-        return f"{self.rule}, queue_length={self.options.queue_length}, seed={self.options.seed}"
+        base = " of ".join(type(strategy).__name__ for strategy in unwrap(self.base))
+        options = f"queue_length={self.options.queue_length}, seed={self.options.seed}"
+        return f"{self.rule}, {options}, base={base}"
 
     @property
     def _offset(self) -> int:

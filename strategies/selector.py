@@ -1,6 +1,8 @@
 """Carries a rule from round to round: the queue in front of it, and the state behind it."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 from pncs_flower.protocol import NUM_EXAMPLES, client_order
 from pncs_flower.queue import AgeOfUpdateQueue
 
+from .errors import SelectionError
 from .rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 
 __all__ = ["Plan", "Selector"]
@@ -54,6 +57,8 @@ class Selector:
         self._queue = AgeOfUpdateQueue(queue_length, rule.num_selected)
         self._state: RuleState = rule.initial_state()
         self._num_examples: dict[str, float] = {}
+        self._last_chosen: dict[str, int] = {}
+        self._last_asked: dict[str, int] = {}
 
     def learn_sizes(self, num_examples: Mapping[str, float]) -> None:
         """Note how many examples clients say to have; what came with an update counts for more."""
@@ -76,28 +81,34 @@ class Selector:
         """
         ordered = sorted(clients, key=client_order)
         free = set(self._queue.available(ordered, number))
+        # By their last turn, not by their last update: a client that failed has had its turn.
+        turn = self._last_chosen
         held = [client for client in ordered if client not in free]
         missing = max(0, self._rule.num_selected - len(free))
         released = self._queue.longest_waiting(held, missing)
         may = free.union(released)
-        available = self._queue.longest_waiting([c for c in ordered if c in may], len(may))
-        last_rounds = self._queue.state()
+        available = sorted((c for c in ordered if c in may), key=lambda c: turn.get(c, 0))
         now = Round(
             number=number,
             seed=self._seed,
             num_selected=self._rule.num_selected,
             available=tuple(available),
-            last_rounds={client: last_rounds.get(client, 0) for client in available},
+            last_rounds={client: turn.get(client, 0) for client in available},
             num_examples=dict(self._num_examples),
             clients=tuple(ordered),
+            last_asked=dict(self._last_asked),
         )
-        asked = self._rule.candidates(self._state, now) if self._rule.request else ()
+        asked = self._candidates(now) if self._rule.request else ()
         return Plan(
             now=now,
             candidates=asked,
             cooling=tuple(client for client in held if client not in released),
             released=tuple(released),
         )
+
+    def note_asked(self, plan: Plan) -> None:
+        """Note whom the round has asked, whether or not they answered; `choose` does it too."""
+        self._last_asked |= dict.fromkeys(plan.candidates, plan.now.number)
 
     def choose(self, plan: Plan, summaries: Mapping[str, Summary]) -> Choice:
         """Have the rule choose, among those that answered if any were asked.
@@ -106,7 +117,10 @@ class Selector:
         ------
         ValueError
             If the rule chooses other clients, or another number of them, than it was offered.
+        TypeError
+            If what it returns is no `Choice`.
         """
+        self.note_asked(plan)
         asked = set(plan.candidates)
         offered = tuple(
             client
@@ -123,7 +137,10 @@ class Selector:
         )
         order = (*offered, *sorted(summaries.keys() - set(offered), key=client_order))
         answers = {client: summaries[client] for client in order if client in summaries}
-        choice = self._rule.select(self._state, now, answers)
+        with self._named("select", now):
+            choice = self._rule.select(self._state, now, answers)
+        if not isinstance(choice, Choice):
+            raise TypeError(f"select of the rule {self._rule} returned {choice!r}, want a Choice")
         for chosen in choice.by_layer.values() if choice.by_layer else (choice.clients,):
             clients = set(chosen)
             if len(chosen) != now.num_selected or not clients <= set(offered):
@@ -135,18 +152,32 @@ class Selector:
                 raise ValueError(f"the rule {self._rule} chose a client twice: {list(chosen)}")
         clients = {*choice.clients, *chain.from_iterable(choice.by_layer.values())}
         if choice.state is not None:
-            self._state = choice.state
-        return replace(choice, clients=tuple(sorted(clients, key=client_order)))
+            self._state = self._checked_state(choice.state, "select")
+        similarity = choice.mean_similarity
+        if similarity is not None and not math.isfinite(similarity):
+            raise ValueError(
+                f"the rule {self._rule} gave the mean_similarity {similarity} in round "
+                f"{now.number}, but it must be finite, or None"
+            )
+        return replace(
+            choice,
+            clients=tuple(sorted(clients, key=client_order)),
+            mean_similarity=None if similarity is None else float(similarity),
+            optimal=None if choice.optimal is None else bool(choice.optimal),
+        )
 
-    def observe(self, plan: Plan, delivered: Mapping[str, Metrics]) -> None:
-        """Take note of the clients whose update was used; only they enter the queue."""
+    def observe(self, plan: Plan, chosen: Iterable[str], delivered: Mapping[str, Metrics]) -> None:
+        """Take note of who was chosen, and of those whose update was used: only they cool down."""
+        self._last_chosen |= dict.fromkeys(chosen, plan.now.number)
         self._queue.push(delivered, plan.now.number)
         self._num_examples |= {
             client: metrics[NUM_EXAMPLES]
             for client, metrics in delivered.items()
             if metrics.get(NUM_EXAMPLES, 0) > 0
         }
-        self._state = self._rule.observe(self._state, plan.now, delivered)
+        with self._named("observe", plan.now):
+            state = self._rule.observe(self._state, plan.now, delivered)
+        self._state = self._checked_state(state, "observe")
 
     def state(self) -> dict[str, Any]:
         """Return all that later choices depend on."""
@@ -154,6 +185,8 @@ class Selector:
             "queue": self._queue.state(),
             "num-examples": dict(self._num_examples),
             "rule": dict(self._state),
+            "last-chosen": dict(self._last_chosen),
+            "last-asked": dict(self._last_asked),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -161,3 +194,36 @@ class Selector:
         self._queue.restore(state["queue"])
         self._num_examples = dict(state["num-examples"])
         self._state = dict(state["rule"])
+        self._last_chosen = dict(state["last-chosen"])
+        self._last_asked = dict(state["last-asked"])
+
+    def _candidates(self, now: Round) -> tuple[str, ...]:
+        with self._named("candidates", now):
+            asked = tuple(self._rule.candidates(self._state, now))
+        if len(set(asked)) < len(asked) or not set(asked) <= set(now.clients):
+            raise ValueError(
+                f"the rule {self._rule} asks {list(asked)} in round {now.number}, but must ask "
+                f"different clients of {list(now.clients)}"
+            )
+        return asked
+
+    def _checked_state(self, state: RuleState, function: str) -> RuleState:
+        if not isinstance(state, Mapping):
+            raise TypeError(
+                f"{function} of the rule {self._rule} returned the state {state!r}, want a mapping "
+                "of names to JSON values and NumPy arrays"
+            )
+        return state
+
+    @contextmanager
+    def _named(self, function: str, now: Round) -> Iterator[None]:
+        """Have an error in a rule tell which rule it was, and in which round."""
+        try:
+            yield
+        except (SelectionError, ValueError):
+            raise  # says so itself
+        except Exception as error:
+            raise SelectionError(
+                f"{function} of the rule {self._rule} raised {type(error).__name__} in round "
+                f"{now.number}: {error}"
+            ) from error

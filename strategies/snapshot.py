@@ -37,10 +37,12 @@ def encode(value: Any, arrays: Arrays) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, np.generic):
-        value = np.asarray(value)
+        return {"scalar": encode(np.asarray(value), arrays)}
     if isinstance(value, bytes):
         return {"bytes": encode(np.frombuffer(value, np.uint8), arrays)}
     if isinstance(value, np.ndarray):
+        if isinstance(value, np.ma.MaskedArray):
+            raise TypeError("a masked array would lose its mask in a checkpoint")
         if value.dtype.hasobject:
             raise TypeError("an array of objects cannot be written without pickle")
         name = f"array-{len(arrays)}"
@@ -55,8 +57,18 @@ def encode(value: Any, arrays: Arrays) -> Any:
     if isinstance(value, (list, tuple)):
         return {type(value).__name__: [encode(entry, arrays) for entry in value]}
     if isinstance(value, Mapping):
-        return {"mapping": [[encode(k, arrays), encode(v, arrays)] for k, v in value.items()]}
-    raise TypeError(f"a {type(value).__name__} cannot be written to a checkpoint")
+        return {"mapping": [_encode_entry(key, entry, arrays) for key, entry in value.items()]}
+    raise TypeError(
+        f"a {type(value).__name__} cannot be written to a checkpoint: use None, numbers, text, "
+        "bytes, NumPy arrays, and lists, tuples and mappings of these"
+    )
+
+
+def _encode_entry(key: Any, value: Any, arrays: Arrays) -> list[Any]:
+    try:
+        return [encode(key, arrays), encode(value, arrays)]
+    except TypeError as error:
+        raise TypeError(f"{key}: {error}") from None
 
 
 def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
@@ -66,6 +78,8 @@ def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     ((kind, content),) = value.items()
     if kind == "array":
         return arrays[content]
+    if kind == "scalar":
+        return decode(content, arrays)[()]
     if kind == "bytes":
         return decode(content, arrays).tobytes()
     if kind == "flower-array":

@@ -125,7 +125,7 @@ def test_stale_summaries_are_renewed_by_those_that_trained() -> None:
         assert sorted(plan.candidates) == sorted(delivered)
         answers = summaries({c: rng.normal(size=3) for c in plan.candidates})
         delivered = selector.choose(plan, answers).clients
-        selector.observe(plan, {client: {} for client in delivered})
+        selector.observe(plan, delivered, {client: {} for client in delivered})
 
 
 def test_stale_summary_counts_until_it_is_renewed() -> None:

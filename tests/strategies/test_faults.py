@@ -194,7 +194,7 @@ def test_fewer_answers_than_selected_chooses_those_that_answered():
     strategy.start(grid, numpy_app.initial_arrays(), num_rounds=1)
     record = strategy.history[0]
     assert record.chosen == record.delivered == ["0", "1"]
-    assert "2 clients answered" in record.notes[0]
+    assert "2 answered and may be chosen" in record.notes[0]
 
 
 def fails_in(phase: str, rounds: set[int], clients: set[int] | None = None):

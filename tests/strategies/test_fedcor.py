@@ -38,7 +38,7 @@ class Federation:
         plan = self.selector.plan(self.number, self.clients)
         self.asked.append(len(plan.candidates))
         choice = self.selector.choose(plan, told(self.losses) if plan.candidates else {})
-        self.selector.observe(plan, {client: {} for client in choice.clients})
+        self.selector.observe(plan, choice.clients, {client: {} for client in choice.clients})
         self.losses = self.losses + self.change(self.number)
         return choice.clients
 

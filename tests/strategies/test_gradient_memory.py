@@ -29,7 +29,8 @@ def play(selector, rounds, gradients, deliver=lambda clients, number: clients, s
         }
         choice = selector.choose(plan, answers)
         delivered = deliver(choice.clients, number)
-        selector.observe(plan, {client: {"num-examples": sizes[client]} for client in delivered})
+        metrics = {client: {"num-examples": sizes[client]} for client in delivered}
+        selector.observe(plan, choice.clients, metrics)
         chosen.append(choice.clients)
         weights = np.array([sizes[client] for client in delivered])
         vectors = np.array([gradients[client] for client in delivered])
@@ -127,10 +128,13 @@ def test_what_a_client_fails_to_deliver_stays_in_the_residual():
         plan = selector.plan(number, list(gradients))
         answers = {c: {"fc": np.asarray(g, np.float32)} for c, g in gradients.items()}
         choice = selector.choose(plan, answers)
-        selector.observe(plan, {c: {} for c in first_try_of_0_fails(choice.clients, number)})
+        delivered = first_try_of_0_fails(choice.clients, number)
+        selector.observe(plan, choice.clients, {c: {} for c in delivered})
         chosen.append(choice.clients)
-    # R stays (2, 2) after round 2, so round 3 wants (3, 3): 0 and 1 leave equally much.
-    assert chosen == [("2",), ("0",), ("0",)]
+        if number == 2:
+            np.testing.assert_allclose(selector.state()["rule"]["residual"], (2, 2))
+    # Round 3 wants (3, 3): 0 and 1 leave equally much, and 0 has had its turn.
+    assert chosen == [("2",), ("0",), ("1",)]
 
 
 def test_forgetting_scales_the_residual():
@@ -158,7 +162,7 @@ def test_with_candidates_each_is_asked_in_turn_and_the_unasked_can_be_chosen():
         plan = selector.plan(number, list(gradients))
         answers = {c: {"fc": np.asarray(gradients[c], np.float32)} for c in plan.candidates}
         choice = selector.choose(plan, answers)
-        selector.observe(plan, {c: {} for c in choice.clients})
+        selector.observe(plan, choice.clients, {c: {} for c in choice.clients})
         asked.append(plan.candidates)
         unasked_chosen += len(set(choice.clients) - set(plan.candidates))
     for start in (0, 3, 6):

@@ -19,7 +19,7 @@ def ask(rule: PNCSRule, rounds: range, seed: int = 0, silent: str = "") -> list[
         rng = np.random.default_rng(number)
         answers = {c: {"fc": rng.normal(size=4)} for c in plan.candidates if c != silent}
         choice = selector.choose(plan, answers)
-        selector.observe(plan, {client: {} for client in choice.clients})
+        selector.observe(plan, choice.clients, {client: {} for client in choice.clients})
         asked.append(set(plan.candidates))
     return asked
 

@@ -75,7 +75,7 @@ def play(selector: Selector, rounds: range, vectors=CROSS) -> list[tuple[str, ..
         answers = {client: answer(request, vectors[client], number) for client in asked}
         choice = selector.choose(plan, answers)
         delivered = {client: metrics(vectors[client], number) for client in choice.clients}
-        selector.observe(plan, delivered)
+        selector.observe(plan, choice.clients, delivered)
         chosen.append(choice.clients)
     return chosen
 
@@ -183,7 +183,7 @@ def test_chosen_but_not_delivered_does_not_cool_down():
     selector = Selector(RoundRobinRule(2), 4, seed=0)
     plan = selector.plan(1, list(CROSS))
     choice = selector.choose(plan, {})
-    selector.observe(plan, {choice.clients[0]: {}})
+    selector.observe(plan, choice.clients, {choice.clients[0]: {}})
     assert selector.plan(2, list(CROSS)).cooling == choice.clients[:1]
 
 
