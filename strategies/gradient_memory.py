@@ -189,7 +189,7 @@ class GradientMemory(SelectionStrategy):
     forgetting : float (default: 1.0)
         How much of R is kept from round to round (f), above 0 and at most 1.
     weights : {"examples", "uniform"} (default: "examples")
-        Weight clients as the base strategy does: by their number of examples, or equally.
+        Weight clients by their number of examples (``num-examples``), as FedAvg does, or equally.
     candidates : int, optional (default: None)
         Ask so many clients each round, those not asked for the longest time first; the last known
         sketches of the others stand in for them. All are asked if None.

@@ -172,3 +172,5 @@ def check_rule(rule: object) -> None:
         raise TypeError(f"rule is {rule!r}, but must be a SelectionRule")
     if not hasattr(rule, "num_selected"):
         raise TypeError(f"the rule {rule} has no num_selected, how many clients a round selects")
+    if not isinstance(rule.request, SummaryRequest | None):
+        raise TypeError(f"request of the rule {rule} is {rule.request!r}, want a SummaryRequest")

@@ -13,7 +13,7 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from pncs_flower.protocol import SummaryRequest, client_order
+from pncs_flower.protocol import client_order
 
 from .base import check_base, check_evaluation, same_for_all, unwrap
 from .by_layer import check_averages, share_layers
@@ -261,8 +261,6 @@ class SelectionStrategy(Strategy):
         request = self.rule.request
         if request is None:
             return None
-        if not isinstance(request, SummaryRequest):
-            raise TypeError(f"request of the rule {self.rule} is {request!r}, want SummaryRequest")
         return PreRound.for_model(
             request,
             arrays,

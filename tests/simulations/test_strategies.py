@@ -1,10 +1,12 @@
 """What the settings make of a strategy."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pncs_flower.simulations.config import Config, default_run_config
+from pncs_flower.simulations.config import Config, default_run_config, unused_settings
 from pncs_flower.simulations.strategies import build_strategy
 from pncs_flower.strategies import SelectionStrategy
 
@@ -56,8 +58,29 @@ def test_building_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
         ("no_such_module:Rule", "No module named 'no_such_module'. Install .* or put its folder"),
         ("json:Rule", "json has no selection rule 'Rule'"),
         ("pncs_flower.strategies:PNCS", "has no selection rule 'PNCS'; name a subclass"),
+        ("broken_rules:Rule", "importing broken_rules raised ZeroDivisionError: division by zero"),
+        ("needy_rules:Rule", "importing needy_rules raised ModuleNotFoundError: .*'no_such'"),
+        ("picky_rules:Picky", r"Picky\(num_selected=2\) raised TypeError: .*'how'.*need defaults"),
     ],
 )
-def test_import_path_that_leads_to_no_rule_is_refused(path: str, message: str) -> None:
+def test_import_path_that_leads_to_no_rule_is_refused(
+    path: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_rules.py").write_text("1 / 0")
+    (tmp_path / "needy_rules.py").write_text("import no_such")
+    (tmp_path / "picky_rules.py").write_text(
+        "from pncs_flower.strategies import UniformSelection\n"
+        "from pncs_flower.strategies.uniform import UniformRule\n"
+        "class Picky(UniformRule):\n"
+        "    def __init__(self, num_selected, how): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match=message):
         build(strategy=path)
+
+
+def test_settings_that_the_strategy_does_not_read_are_told() -> None:
+    config = Config.from_run_config(default_run_config())
+    assert unused_settings(config) == []
+    changed = replace(config, strategy="gradient-memory", p=2.0, unseen="uniform", candidates=3)
+    assert unused_settings(changed) == ["p", "unseen"]

@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import (
     FedAdam,
     FedAvg,
     FedAvgM,
+    FedMedian,
     Strategy,
 )
 
@@ -126,6 +127,11 @@ def test_base_that_counts_on_a_number_of_clients_is_refused():
     base = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.1, 1.0, SELECTED)
     with pytest.raises(ValueError, match="differs from round to round: use per_layer=False"):
         PNCS(base, num_selected=SELECTED, per_layer=True)
+
+
+def test_base_that_takes_no_mean_is_refused():
+    with pytest.raises(ValueError, match=r"FedMedian takes no weighted mean.*per_layer=False"):
+        PNCS(FedMedian(), per_layer=True)
 
 
 def test_layer_weights_do_not_go_with_it():

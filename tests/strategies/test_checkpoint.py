@@ -227,6 +227,14 @@ def test_checkpoint_of_other_settings_is_refused(tmp_path):
         start(tmp_path, 4, num_selected=3)
 
 
+def test_checkpoint_of_another_base_strategy_is_refused(tmp_path):
+    start(tmp_path, 2)
+    strategy = RoundRobin(FedAdam(fraction_evaluate=0.0), checkpoint=tmp_path, seed=3)
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 6)
+    with pytest.raises(ValueError, match=r"base=FedAvg, but this one has .*base=FedAdam"):
+        strategy.start(grid, numpy_app.initial_arrays(), num_rounds=4)
+
+
 def test_checkpoint_of_another_model_is_refused(tmp_path):
     start(tmp_path, 1)
     strategy = RoundRobin(FedAvg(fraction_evaluate=0.0), checkpoint=tmp_path, seed=3)
@@ -283,7 +291,7 @@ def test_what_cannot_be_written_without_pickle_is_refused(value):
 
 
 def test_what_cannot_be_written_is_named():
-    with pytest.raises(TypeError, match="rule: seen: a set cannot be written.*use None, numbers"):
+    with pytest.raises(TypeError, match=r"rule: seen: a set cannot be .*use None, numbers"):
         encode({"rule": {"seen": {1}}}, {})
 
 

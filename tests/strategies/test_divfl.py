@@ -150,3 +150,8 @@ def test_stale_summary_counts_until_it_is_renewed() -> None:
 def test_wrong_option_is_refused(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DivFLRule(**options)
+
+
+def test_coordinates_of_several_rounds_are_not_compared() -> None:
+    with pytest.raises(ValueError, match="'coordinates:2' with stale=True"):
+        DivFLRule(1, sketch="coordinates:2", stale=True)
