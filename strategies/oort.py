@@ -126,10 +126,10 @@ class Oort(SelectionStrategy):
 
     The utility of a client that has taken part is the number of its examples times the root mean
     square of their losses (clipped at a quantile over all clients), times (T / t_k)^penalty if it
-    took t_k > T seconds, plus sqrt(0.1 ln R / L_k) in round R, where L_k is the round in
-    which it was last chosen. (The bonus is added after the penalty, so slow clients keep it whole;
-    there are implementations that add it before.) A client that was chosen and failed counts as one
-    without utility. A share of the chosen is drawn from clients that never took part, the rest from those
+    took t_k > T seconds, plus sqrt(0.1 ln R / L_k) in round R, where L_k is the round in which it
+    was last chosen. (The bonus is added after the penalty, so slow clients keep it whole; there are
+    implementations that add it before.) A client that was chosen and failed has no utility but the
+    bonus. A share of the chosen is drawn from clients that were never chosen, the rest from those
     whose utility is at least 0.95 of what would just suffice, with probability proportional to it.
 
     Parameters
