@@ -1,13 +1,22 @@
 """What a base strategy must be like to be given a few chosen clients."""
 
 from collections.abc import Iterator
+from logging import WARNING
 
 from flwr.app import Message, RecordDict
+from flwr.common import log
 from flwr.serverapp.strategy import Strategy
 
 from .errors import SelectionError, TooFewClientsError
 
-__all__ = ["check_base", "check_evaluation", "check_limits", "same_for_all", "unwrap"]
+__all__ = [
+    "check_base",
+    "check_evaluation",
+    "check_limits",
+    "least_evaluating",
+    "same_for_all",
+    "unwrap",
+]
 
 
 def check_base(base: Strategy, num_selected: int) -> None:
@@ -37,6 +46,12 @@ def check_base(base: Strategy, num_selected: int) -> None:
         name = type(strategy).__name__
         if hasattr(strategy, "history") and hasattr(strategy, "rule"):
             raise ValueError(f"base is {name}, which selects clients itself: do not wrap it twice")
+        if type(strategy).start is not Strategy.start:
+            log(
+                WARNING,
+                "%s has a start() of its own, which is not called: the selection strategy's is",
+                type(strategy).__name__,
+            )
         check_limits(strategy, num_selected, ("min_train_nodes", "min_available_nodes"), "train")
 
 
@@ -85,6 +100,18 @@ def check_limits(
         )
 
 
+def least_evaluating(base: Strategy) -> int:
+    """Return how many clients a base strategy wants for an evaluation; it would wait for them."""
+    return max(
+        (
+            getattr(strategy, "min_evaluate_nodes", 0)
+            for strategy in unwrap(base)
+            if getattr(strategy, "fraction_evaluate", 0) > 0
+        ),
+        default=0,
+    )
+
+
 def check_evaluation(base: Strategy, num_clients: int) -> None:
     """Refuse a base strategy that would wait for more clients to evaluate than there are.
 
@@ -93,13 +120,13 @@ def check_evaluation(base: Strategy, num_clients: int) -> None:
     TooFewClientsError
         If it would; before anybody trains.
     """
-    for strategy in unwrap(base):
-        name, least = type(strategy).__name__, getattr(strategy, "min_evaluate_nodes", 0)
-        if getattr(strategy, "fraction_evaluate", 0) > 0 and least > num_clients:
-            raise TooFewClientsError(
-                f"{name} evaluates on min_evaluate_nodes = {least} clients, but {num_clients} take "
-                f"part. Use {name}(min_evaluate_nodes={num_clients}, ...) or fraction_evaluate=0.0"
-            )
+    least = least_evaluating(base)
+    if least > num_clients:
+        raise TooFewClientsError(
+            f"{type(base).__name__} evaluates on min_evaluate_nodes = {least} clients, but "
+            f"{num_clients} take part. Use min_evaluate_nodes={num_clients} or "
+            "fraction_evaluate=0.0"
+        )
 
 
 def unwrap(strategy: object) -> Iterator[Strategy]:

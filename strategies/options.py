@@ -173,7 +173,7 @@ class CheckedOptions:
             if most is not None and not most > 0:
                 raise ValueError(f"{name} is {most}, but must be above 0")
         if self.history_path is not None:
-            path = Path(self.history_path)
+            path = Path(self.history_path).expanduser()
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.open("a").close()

@@ -1,7 +1,8 @@
 """Who takes part: a bounded wait for clients, and their stable keys."""
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from logging import INFO, WARNING
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -17,6 +18,10 @@ from .history import RoundRecord
 __all__ = ["Roster"]
 
 _POLL = 0.2
+_RETRY = 10.0  # seconds until a node that failed is asked again, while clients are missing
+_LONGEST_REST = 16  # rounds
+_LONGEST_TEXT = 600
+_LONGEST_KEY = 200
 
 
 class Roster:
@@ -57,8 +62,13 @@ class Roster:
         self.num_examples: dict[str, float] = {}
         self.excluded: dict[str, str] = {}
         self._complete_once = False
+        # Of nodes that failed to introduce themselves: how often, and the round to try again in.
+        self._failed: dict[int, int] = {}
+        self._next_try: dict[int, int] = {}
 
-    def update(self, grid: Grid, num_selected: int, record: RoundRecord) -> dict[str, int]:
+    def update(
+        self, grid: Grid, num_selected: int, record: RoundRecord, evaluating: int = 0
+    ) -> dict[str, int]:
         """Wait for clients, meet the new ones, and return those that take part.
 
         Parameters
@@ -69,6 +79,8 @@ class Roster:
             How many clients a round needs at least.
         record : RoundRecord
             Takes the clients, the introductions that failed, bytes and seconds.
+        evaluating : int (default: 0)
+            How many clients the base strategy evaluates on; they are waited for once, at the start.
 
         Returns
         -------
@@ -85,20 +97,22 @@ class Roster:
         start = time.monotonic()
         record.bytes_down["introduction"] = record.bytes_up["introduction"] = 0
         failures: dict[int, str] = {}
+        tried: dict[int, float] = {}
         told = False
         while True:
             online = set(grid.get_node_ids())
-            strangers = sorted(online - self._key_of_node.keys() - failures.keys())
-            if strangers:
-                failures |= self._introduce(grid, strangers, online, record)
             clients = self._present(online)
-            wanted = num_selected
-            if not self._complete_once:
-                wanted = max(wanted, self._min_clients or self._declared)
+            enough = len(clients) >= self._wanted(num_selected, evaluating)
+            strangers = self._strangers(online, tried, record.round, enough)
+            if strangers:
+                failed = self._introduce(grid, strangers, online, record)
+                failures = {n: why for n, why in failures.items() if n not in strangers} | failed
+                tried |= dict.fromkeys(strangers, time.monotonic())
+                self._note_failures(failed, record.round)
+                clients = self._present(online)
+            wanted = self._wanted(num_selected, evaluating)
             waited = time.monotonic() - start
-            if len(clients) >= wanted or len(online) >= (self._declared or wanted):
-                break  # all that will ever come are here, even if some cannot be used
-            if waited > self._wait_timeout:
+            if len(clients) >= wanted or self._all_here(online) or waited > self._wait_timeout:
                 break
             if not told and waited > 1:
                 told = True
@@ -118,6 +132,39 @@ class Roster:
             log(WARNING, "Round %d %s.", record.round, note)
         self._complete_once = True
         return clients
+
+    def _wanted(self, num_selected: int, evaluating: int) -> int:
+        """Return how many clients to wait for."""
+        if self._complete_once:
+            return num_selected
+        return max(num_selected, evaluating, self._min_clients or self._declared)
+
+    def _all_here(self, online: set[int]) -> bool:
+        """Tell whether nobody else will come: the clients of a simulation are there at once."""
+        return self._min_clients is None and 0 < self._declared <= len(online)
+
+    def _strangers(
+        self, online: set[int], tried: Mapping[int, float], number: int, enough: bool
+    ) -> list[int]:
+        """Return the nodes to ask who they are; one that failed only after a while.
+
+        A round that has enough clients without it tries it again after 1, 2, 4, ... rounds: a node
+        that never answers would cost `wait_timeout` in each.
+        """
+        now = time.monotonic()
+        return sorted(
+            node_id
+            for node_id in online - self._key_of_node.keys()
+            if now - tried.get(node_id, -math.inf) > _RETRY
+            and (not enough or (node_id not in tried and self._next_try.get(node_id, 0) <= number))
+        )
+
+    def _note_failures(self, failures: Mapping[int, str], number: int) -> None:
+        for node_id, reason in failures.items():
+            if node_id not in self._failed:
+                log(WARNING, "Node %d takes no part for now: %s", node_id, reason)
+            times = self._failed[node_id] = self._failed.get(node_id, 0) + 1
+            self._next_try[node_id] = number + min(2 ** (times - 1), _LONGEST_REST)
 
     def exclude(self, client: str, reason: str) -> None:
         """Leave a client out for the rest of the run."""
@@ -144,14 +191,20 @@ class Roster:
             answer = content.config_records.get(MARKER, ConfigRecord())
             key = answer.get("key")
             num_clients = answer.get("num-clients", 0)
-            if not isinstance(key, str) or not isinstance(num_clients, int) or len(key) > 200:
+            if not isinstance(key, str) or not isinstance(num_clients, int):
                 failures[node_id] = "the answer has no key"
+                continue
+            if not 0 < len(key) <= _LONGEST_KEY:
+                failures[node_id] = (
+                    f"its key has {len(key)} letters, but must have 1 to {_LONGEST_KEY}"
+                )
                 continue
             holder = next((n for n, k in self._key_of_node.items() if k == key), None)
             if holder in online:
                 failures[node_id] = (
                     f"its key {key!r} is that of node {holder}: give each client a partition-id "
-                    "or a name of its own in its node config"
+                    "or a name of its own in its node config. If that node has been started again, "
+                    "this one takes its place as soon as Flower sees the old one gone"
                 )
                 continue
             if holder is not None:  # the client is back under a new node id
@@ -191,7 +244,8 @@ class Roster:
                 f"answered: {reason}. If that says nothing to you: is the mod in the clients' app, "
                 "ClientApp(mods=[summary_mod])?"
             )
+        unusable = "".join(f"; node {node_id}: {why}" for node_id, why in failures.items())
         raise TooFewClientsError(
             f"{present} clients take part, but num_selected is {num_selected}; waited "
-            f"{waited:.0f} s. Start more clients, or lower num_selected"
+            f"{waited:.0f} s{unusable[:_LONGEST_TEXT]}. Start more clients, or lower num_selected"
         )

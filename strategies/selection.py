@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from pncs_flower.protocol import client_order
 
-from .base import check_base, check_evaluation, same_for_all, unwrap
+from .base import check_base, check_evaluation, least_evaluating, same_for_all, unwrap
 from .by_layer import check_averages, share_layers
 from .checks import check_whole
 from .errors import EmptyRoundsError, NoSummariesError, SelectionError
@@ -88,6 +88,8 @@ class SelectionStrategy(Strategy):
         self._roster = Roster(
             self.options.min_clients, self.options.wait_timeout, self.options.eligible
         )
+        path = self.options.history_path
+        self._history_path = None if path is None else Path(path).expanduser()
         folder = self.options.checkpoint
         self._resumption = None if folder is None else Resumption(folder, base)
         # What one call leaves for the next, within a round.
@@ -158,8 +160,10 @@ class SelectionStrategy(Strategy):
         pre_round = self._pre_round(arrays)
         record = RoundRecord(server_round, rule=str(self.rule))
         self.history.append(record)
-        self._clients = self._roster.update(grid, self.rule.num_selected, record)
-        check_evaluation(self.base, len(self._clients))
+        evaluating = least_evaluating(self.base)
+        self._clients = self._roster.update(grid, self.rule.num_selected, record, evaluating)
+        if len(self.history) == 1:  # later, clients may have left: see `configure_evaluate`
+            check_evaluation(self.base, len(self._clients))
         self._selector.learn_sizes(self._roster.num_examples)
         plan = self._selector.plan(server_round, list(self._clients))
         record.cooling, record.released = list(plan.cooling), list(plan.released)
@@ -249,10 +253,10 @@ class SelectionStrategy(Strategy):
 
     def _write_record(self, record: RoundRecord) -> None:
         """Append a round to the file. A full disk costs its line, but not the run."""
-        if self.options.history_path is None:
+        if self._history_path is None:
             return
         try:
-            append_json_line(Path(self.options.history_path), record.to_dict())
+            append_json_line(self._history_path, record.to_dict())
         except OSError as error:
             record.notes.append(f"the record was not written to history_path: {error}")
             log(WARNING, "The record of round %d was not written: %s", record.round, error)
@@ -391,7 +395,13 @@ class SelectionStrategy(Strategy):
         """Have the base strategy configure evaluation, on the clients of this round's roster."""
         view = GridView(grid, self._clients.values())
         number = server_round + self._offset
-        self._evaluations = list(self.base.configure_evaluate(number, arrays, config, view))
+        if len(self._clients) < least_evaluating(self.base):
+            self._evaluations = []  # the base strategy would wait for those that have left
+            self.history[-1].notes.append(
+                "too few clients are left for an evaluation: there is none"
+            )
+        else:
+            self._evaluations = list(self.base.configure_evaluate(number, arrays, config, view))
         if self._timeout is not None:  # else a wrapper's loop knows it
             expire(self._evaluations, self._timeout)
         return [*self._evaluations, *self._ask_ahead(number + 1, arrays)]
@@ -452,10 +462,8 @@ class SelectionStrategy(Strategy):
     def restore_history(self, records: list[RoundRecord]) -> None:
         """Take up the records of rounds already done; the file then holds these and no others."""
         self.history[:] = records
-        if self.options.history_path is not None:
-            write_json_lines(
-                Path(self.options.history_path), [record.to_dict() for record in records]
-            )
+        if self._history_path is not None:
+            write_json_lines(self._history_path, [record.to_dict() for record in records])
 
     def settings(self) -> str:
         """Return what a choice depends on besides the state."""

@@ -4,10 +4,13 @@ import time
 
 import pytest
 from apps import numpy_app
+from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.clients import summary_mod
+from pncs_flower.protocol import MARKER
 from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.strategies import SelectionError, TooFewClientsError
+from pncs_flower.strategies import PNCS, SelectionError, TooFewClientsError
+from pncs_flower.strategies import roster as module
 from pncs_flower.strategies.history import RoundRecord
 from pncs_flower.strategies.roster import Roster
 
@@ -147,3 +150,78 @@ def test_one_broken_client_is_named_and_the_others_take_part():
     record = RoundRecord(1)
     assert list(roster().update(grid, 2, record)) == ["1", "2"]
     assert "disk full" in record.rejected[f"node {next(iter(grid.contexts))}"]
+
+
+def unnamed(grid: InProcessGrid) -> InProcessGrid:
+    """Let nobody say how many clients there are, as in a deployment."""
+    for index in range(len(grid.contexts)):
+        rename(grid, index, name=f"site-{index}")
+    return grid
+
+
+class Introductions:
+    """A mod that lets some clients fail, and counts how often each was asked who it is."""
+
+    def __init__(self, *failing: str, times: int = 10**9) -> None:
+        self.failing, self.times = failing, times
+        self.counts: dict[str, int] = {}
+
+    def __call__(self, message, context, call_next):
+        name = str(context.node_config["name"])
+        if MARKER in message.content.config_records:
+            self.counts[name] = self.counts.get(name, 0) + 1
+            if name in self.failing and self.counts[name] <= self.times:
+                raise RuntimeError("not ready")
+        return call_next(message, context)
+
+
+def test_nodes_that_cannot_be_used_do_not_end_the_wait_for_others(caplog):
+    class Late(InProcessGrid):
+        start = time.monotonic()
+
+        def get_node_ids(self):
+            late = time.monotonic() - self.start > 1
+            return list(super().get_node_ids())[: None if late else 2]
+
+    mod = Introductions("site-0", "site-1")
+    grid = unnamed(Late(numpy_app.make_app(mod, summary_mod), 4))
+    assert list(roster().update(grid, 2, RoundRecord(1))) == ["site-2", "site-3"]
+    told = [r.getMessage() for r in caplog.records if "takes no part" in r.getMessage()]
+    assert len(told) == 2
+    assert "not ready" in told[0]
+
+
+def test_a_client_that_fails_once_is_asked_again_while_it_is_needed(monkeypatch):
+    monkeypatch.setattr(module, "_RETRY", 0.1)
+    mod = Introductions("site-0", times=1)
+    grid = unnamed(InProcessGrid(numpy_app.make_app(mod, summary_mod), 2))
+    assert list(roster().update(grid, 2, RoundRecord(1))) == ["site-0", "site-1"]
+
+
+def test_a_node_that_always_fails_is_asked_less_and_less():
+    mod = Introductions("site-0")
+    grid = unnamed(InProcessGrid(numpy_app.make_app(mod, summary_mod), 3))
+    who = roster()
+    for number in range(1, 20):
+        assert list(who.update(grid, 2, RoundRecord(number))) == ["site-1", "site-2"]
+    assert mod.counts["site-0"] == 5  # in rounds 1, 2, 4, 8 and 16
+
+
+def test_clients_to_evaluate_on_are_waited_for_at_the_start():
+    grid = LateGrid(4, at_once=1)
+    unnamed(grid)
+    assert len(roster().update(grid, 2, RoundRecord(1), evaluating=4)) == 4
+
+
+def test_fewer_clients_than_an_evaluation_needs_cost_the_evaluation_and_no_more():
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 3)
+    strategy = PNCS(FedAvg(min_evaluate_nodes=3), num_selected=2, queue_length=0)
+
+    def leave(number, arrays):
+        if number == 1:
+            grid.contexts.popitem()
+
+    result = strategy.start(grid, numpy_app.initial_arrays(), num_rounds=3, evaluate_fn=leave)
+    assert [len(record.delivered) for record in strategy.history] == [2, 2, 2]
+    assert list(result.evaluate_metrics_clientapp) == [1]
+    assert "too few clients are left for an evaluation" in strategy.history[1].notes[0]
