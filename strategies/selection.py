@@ -91,7 +91,7 @@ class SelectionStrategy(Strategy):
         path = self.options.history_path
         self._history_path = None if path is None else Path(path).expanduser()
         folder = self.options.checkpoint
-        self._resumption = None if folder is None else Resumption(folder, base)
+        self._resumption = None if folder is None else Resumption(Path(folder).expanduser(), base)
         # What one call leaves for the next, within a round.
         self._clients: dict[str, int] = {}
         self._training: Training | None = None
@@ -164,6 +164,8 @@ class SelectionStrategy(Strategy):
         self._clients = self._roster.update(grid, self.rule.num_selected, record, evaluating)
         if len(self.history) == 1:  # later, clients may have left: see `configure_evaluate`
             check_evaluation(self.base, len(self._clients))
+        elif len(self._clients) < evaluating:  # noted now, before the record is written
+            record.notes.append("too few clients are left for an evaluation: there is none")
         self._selector.learn_sizes(self._roster.num_examples)
         plan = self._selector.plan(server_round, list(self._clients))
         record.cooling, record.released = list(plan.cooling), list(plan.released)
@@ -397,9 +399,6 @@ class SelectionStrategy(Strategy):
         number = server_round + self._offset
         if len(self._clients) < least_evaluating(self.base):
             self._evaluations = []  # the base strategy would wait for those that have left
-            self.history[-1].notes.append(
-                "too few clients are left for an evaluation: there is none"
-            )
         else:
             self._evaluations = list(self.base.configure_evaluate(number, arrays, config, view))
         if self._timeout is not None:  # else a wrapper's loop knows it
