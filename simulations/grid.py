@@ -1,6 +1,6 @@
 """A grid of runs: every rule in every setting with every seed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from itertools import product
@@ -255,6 +255,42 @@ class Grid:
         keys = {key: tupled(value) for key, value in self.quick.items() if key in own}
         settings = {key: value for key, value in self.quick.items() if key not in own}
         return replace(self, **keys, settings={**self.settings, **settings}, quick={})
+
+    def narrowed(self, key: str, wanted: Sequence[str]) -> "Grid":
+        """Return the part of the grid that has some of the values of an axis.
+
+        Parameters
+        ----------
+        key : str
+            ``rules``, ``shards``, ``dirichlet``, ``layers`` or ``selected``.
+        wanted : sequence of str
+            Some of the grid's values, as they are written. Claims on rules that are left out are
+            left out too.
+
+        Raises
+        ------
+        ValueError
+            If there is no such axis or value, or no partition is left.
+        """
+        axes = ("rules", "shards", "dirichlet", "layers", "selected")
+        if key not in axes:
+            raise ValueError(f"--only {key}: choose one of {', '.join(axes)}")
+        there = {str(value): value for value in getattr(self, key)}
+        unknown = [each for each in wanted if each not in there]
+        if unknown:
+            known = ", ".join(there) or "none"
+            raise ValueError(f"--only {key}={','.join(unknown)}: of {key} the grid has {known}")
+        kept = tuple(value for text, value in there.items() if text in wanted)
+        if key != "rules":
+            return replace(self, **{key: kept})
+        own = {name: settings for name, settings in self.rule.items() if name in kept}
+        fewer = replace(self, rules=kept, rule=own, report=Report())
+        lines = {cell.line for cell in fewer.cells()}
+        report = self.report
+        if report.reference not in lines:
+            report = replace(report, reference="", claims=())
+        claims = tuple(claim for claim in report.claims if set(claim["against"]) <= lines)
+        return replace(fewer, report=replace(report, claims=claims))
 
     def _partitions(self) -> dict[str, dict[str, Scalar]]:
         """Return how the data is divided, by what a panel says of it."""

@@ -1,6 +1,7 @@
 """`pncs grid`, `pncs reproduce` and `pncs report`: many runs by one command, and what they show."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -38,6 +39,13 @@ _SET = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="A setting for all runs, such as lr=0.05."),
 ]
+_ONLY = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="AXIS=VALUES",
+        help="A part of the grid, such as shards=1,2 or rules=pncs,uniform.",
+    ),
+]
 
 
 def grid(
@@ -49,13 +57,16 @@ def grid(
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds, from 0.")] = None,
     quick: Annotated[bool, typer.Option(help="The grid's quick version.")] = False,
     workers: _WORKERS = None,
+    only: _ONLY = None,
     settings: _SET = None,
 ) -> None:
     """Run a grid, or what is missing of it, and write its report."""
     with said_plainly():
         changes = dict(parse_setting(text) for text in settings or [])
         folder = output or Path("runs") / file.stem
-        failed = _run(file, folder, changes, seeds=seeds, quick=quick, workers=workers)
+        failed = _run(
+            file, folder, changes, seeds=seeds, quick=quick, workers=workers, only=only or ()
+        )
     raise typer.Exit(1 if failed else 0)
 
 
@@ -81,6 +92,7 @@ def reproduce(
         Path | None, typer.Option(help="Folder for the results. [dim]\\[default: runs][/dim]")
     ] = None,
     workers: _WORKERS = None,
+    only: _ONLY = None,
     settings: _SET = None,
 ) -> None:
     """Run what a table or figure of the paper shows, and say whether it holds."""
@@ -112,6 +124,7 @@ def reproduce(
                 seeds=seeds,
                 quick=quick,
                 workers=workers,
+                only=only or (),
                 model=model,
             )
     raise typer.Exit(1 if failed else 0)
@@ -133,6 +146,7 @@ def _run(
     seeds: int | None,
     quick: bool,
     workers: int | None,
+    only: Sequence[str],
     model: str | None = None,
 ) -> bool:
     """Return whether a cell failed."""
@@ -142,6 +156,9 @@ def _run(
     wanted = read_grid(file)
     if quick:
         wanted = wanted.quickened()
+    for text in only:
+        axis, _, values = text.partition("=")
+        wanted = wanted.narrowed(axis, [value for value in values.split(",") if value])
     wanted = replace(
         wanted,
         seeds=seeds or wanted.seeds,

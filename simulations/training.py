@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pncs_flower.clients.device import choose_device
+from pncs_flower.clients.device import choose_device, compute_in
 from pncs_flower.strategies import RoundRecord, SelectionError
 
 from .config import Config
@@ -29,11 +29,13 @@ _CHUNK = 1024
 _LAST = 5
 
 
-def evaluate(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, float]:
+def evaluate(
+    model: nn.Module, images: Tensor, labels: Tensor, precision: str = "float32"
+) -> tuple[float, float]:
     """Return accuracy (0 to 1) and mean cross-entropy of a model."""
     model.eval()
     correct, loss = 0, 0.0
-    with torch.inference_mode():
+    with torch.inference_mode(), compute_in(precision, images.device):
         for chunk, answers in zip(images.split(_CHUNK), labels.split(_CHUNK), strict=True):
             logits = model(chunk)
             correct += int((logits.argmax(1) == answers).sum())
@@ -80,14 +82,19 @@ def train(
     device = choose_device("cpu" if config.device == "cpu" else "auto")
     examples, labels = (tensor.to(device) for tensor in inputs.test_tensors())
     model.to(device)
-    first = _scores(model, examples, labels)
+
+    def scores_now() -> dict[str, float]:
+        accuracy, loss = evaluate(model, examples, labels, config.precision)
+        return {"accuracy": accuracy, "loss": loss}
+
+    first = scores_now()
     start = time.perf_counter() - (folder.rows[-1]["elapsed"] if folder.rows else 0.0)
 
     def after_round(number: int, arrays: ArrayRecord) -> MetricRecord:
         if number == 0:
             return MetricRecord({**first})
         model.load_state_dict(arrays.to_torch_state_dict())
-        scores = _scores(model, examples, labels)
+        scores = scores_now()
         record = strategy.history[-1]
         row = {**record.to_dict(), **scores, "elapsed": time.perf_counter() - start}
         if (similarity := similarities()) is not None:
@@ -101,11 +108,6 @@ def train(
     result = strategy.start(grid, initial, num_rounds=config.num_rounds, evaluate_fn=after_round)
     weights = {name: array.numpy() for name, array in result.arrays.items()}
     folder.finish(weights, _summary(folder.rows, first, str(device), inputs))
-
-
-def _scores(model: nn.Module, examples: Tensor, labels: Tensor) -> dict[str, float]:
-    accuracy, loss = evaluate(model, examples, labels)
-    return {"accuracy": accuracy, "loss": loss}
 
 
 def _require_an_update(record: RoundRecord) -> None:

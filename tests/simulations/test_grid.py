@@ -116,3 +116,46 @@ def test_an_unknown_rule_is_named(tmp_path: Path) -> None:
 def test_a_claim_without_its_numbers_is_refused() -> None:
     with pytest.raises(ValueError, match=r"needs .*'target'"):
         check_claim({"text": "", "kind": "sooner", "against": [], "by": 3})
+
+
+def test_a_part_of_a_grid_has_the_runs_of_the_whole() -> None:
+    whole = read_grid(APP_DIRECTORY / "experiments" / "table2.toml")
+    part = whole.narrowed("shards", ["2"]).narrowed("rules", ["uniform", "pncs", "pncs L=0"])
+    wanted = ("pncs", "pncs L=0", "uniform")
+    assert part.rules == wanted
+    assert part.cells() == [
+        cell for cell in whole.cells() if cell.line in wanted and "shards 2" in cell.panel
+    ]
+
+
+def test_a_part_without_some_rules_leaves_out_what_is_said_of_them() -> None:
+    whole = read_grid(APP_DIRECTORY / "experiments" / "table2.toml")
+    assert whole.narrowed("rules", ["pncs", "uniform"]).report.claims == ()
+    without_pncs = whole.narrowed("rules", ["uniform", "all"]).report
+    assert (without_pncs.reference, without_pncs.claims) == ("", ())
+    named = [whole.report.reference, *whole.report.claims[0]["against"]]
+    assert whole.narrowed("rules", named).report == whole.report
+    queue = read_grid(APP_DIRECTORY / "experiments" / "figure-queue.toml")
+    assert queue.narrowed("rules", ["pncs"]).report == queue.report
+
+
+@pytest.mark.parametrize(
+    ("axis", "wanted", "message"),
+    [
+        ("seeds", ["1"], "--only seeds: choose one of rules, shards"),
+        ("shards", ["3", "1"], "--only shards=3: of shards the grid has 1, 2, 5"),
+        ("rules", ["pncss"], "--only rules=pncss: of rules the grid has pncs, "),
+        ("rules", [], r"rules = \[\] must be"),
+        ("shards", [], "shards and dirichlet are both empty"),
+    ],
+)
+def test_a_part_that_is_not_there_is_refused(axis: str, wanted: list[str], message: str) -> None:
+    whole = read_grid(APP_DIRECTORY / "experiments" / "table2.toml")
+    with pytest.raises(ValueError, match=message):
+        whole.narrowed(axis, wanted)
+
+
+def test_a_part_may_have_one_kind_of_partition_alone() -> None:
+    whole = read_grid(APP_DIRECTORY / "experiments" / "rules-100.toml")
+    panels = {cell.panel.split(",")[0] for cell in whole.narrowed("shards", []).cells()}
+    assert panels == {"dirichlet 0.1"}
