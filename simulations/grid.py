@@ -282,7 +282,8 @@ class Grid:
             raise ValueError(f"--only {key}={','.join(unknown)}: of {key} the grid has {known}")
         kept = tuple(value for text, value in there.items() if text in wanted)
         if key != "rules":
-            return replace(self, **{key: kept})
+            axis: dict[str, Any] = {key: kept}
+            return replace(self, **axis)
         own = {name: settings for name, settings in self.rule.items() if name in kept}
         fewer = replace(self, rules=kept, rule=own, report=Report())
         lines = {cell.line for cell in fewer.cells()}
