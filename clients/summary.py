@@ -121,7 +121,7 @@ class SummaryMod:
         if request.kind == "loss":
             return _loss(message, context, call_next, request)
         weights = _only_arrays(message.content, "the training message")
-        layers = choose_layers({name: weights[name].dtype for name in weights}, request.layers)
+        layers = choose_layers(weights, request.layers)
         if request.kind == "gradient":
             values = self._gradient_values(message, context)
         else:

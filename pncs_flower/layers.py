@@ -1,6 +1,7 @@
 """A layer is a module: the arrays that share a name up to the last dot."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 __all__ = ["choose_layers", "group_layers"]
 
@@ -30,16 +31,26 @@ def group_layers(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
     return {layer: tuple(arrays) for layer, arrays in layers.items()}
 
 
+class Described(Protocol):
+    """An array of which the dtype and the shape are known, such as Flower's `Array`."""
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+
 def choose_layers(
-    dtypes: Mapping[str, str], layers: Sequence[str] | None = None
+    arrays: Mapping[str, Described], layers: Sequence[str] | None = None
 ) -> dict[str, tuple[str, ...]]:
     """Return the chosen layers of a model with their arrays.
 
     Parameters
     ----------
-    dtypes : mapping of str to str
-        The dtype of each of the model's arrays, by name. Only those of floating point count:
-        counters and tables have no gradient.
+    arrays : mapping of str to array
+        The model's arrays, by name. Only those of floating point count, as counters and tables
+        have no gradient, and of these only those that hold a value.
     layers : sequence of str, optional (default: None)
         The layers wanted; all of them if None.
 
@@ -53,7 +64,11 @@ def choose_layers(
     ValueError
         If a layer does not exist or none is left; the message lists those that exist.
     """
-    known = group_layers(name for name, dtype in dtypes.items() if dtype.startswith("float"))
+    known = group_layers(
+        name
+        for name, array in arrays.items()
+        if array.dtype.startswith("float") and 0 not in array.shape
+    )
     wanted = list(known) if layers is None else list(layers)
     unknown = [layer for layer in wanted if layer not in known]
     if unknown or not wanted:

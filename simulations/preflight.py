@@ -200,8 +200,7 @@ def check_run(
     model = empty_model(config, inputs)
     request = build_strategy(config).rule.request
     if request is not None:
-        arrays = ArrayRecord(model.state_dict())
-        choose_layers({name: array.dtype for name, array in arrays.items()}, request.layers)
+        choose_layers(ArrayRecord(model.state_dict()), request.layers)
     if num_clients is not None:
         check_partition(
             inputs.train_labels, num_clients, config.partition, config.shards_per_client

@@ -79,7 +79,7 @@ def share_layers(
     """
     if not by_layer:
         return []
-    arrays_of = choose_layers({name: array.dtype for name, array in weights.items()}, [*by_layer])
+    arrays_of = choose_layers(weights, [*by_layer])
     notes = []
     for layer, chosen in by_layer.items():
         members = [client in chosen for client in delivery.metrics]

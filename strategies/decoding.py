@@ -108,7 +108,7 @@ class SummaryDecoder:
         ValueError
             If the model has no such layer; the message lists those that exist.
         """
-        layers = choose_layers({name: a.dtype for name, a in arrays.items()}, request.layers)
+        layers = choose_layers(arrays, request.layers)
         sizes = {
             layer: sum(int(np.prod(arrays[name].shape)) for name in names)
             for layer, names in layers.items()

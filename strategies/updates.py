@@ -269,7 +269,7 @@ def sketch_mismatch(
     """
     sketch = parse_sketch(request.sketch)
     worst = 0.0
-    layers = choose_layers({name: a.dtype for name, a in before.items()}, request.layers)
+    layers = choose_layers(before, request.layers)
     for layer, names in layers.items():
         update = np.concatenate(
             [(read_array(before[name]) - read_array(after[name])).ravel() for name in names]

@@ -63,7 +63,7 @@ def test_rules_without_a_summary_train_the_chosen_only(kind):
 def test_first_choice_is_the_least_aligned_subset_of_the_clients_gradients():
     strategy = PNCS(train_only(), num_selected=3, queue_length=0, layers=["head", "body"])
     strategy.start(federation(), numpy_app.initial_arrays(), num_rounds=1)
-    layers = choose_layers(dict.fromkeys(numpy_app.LAYERS, "float32"), ["head", "body"])
+    layers = choose_layers(numpy_app.initial_arrays(), ["head", "body"])
     # At weights of zero the update is -target/2, whose similarities are those of the targets.
     similarity = np.mean(
         [
@@ -271,3 +271,23 @@ def test_same_seed_same_bits_and_other_seed_other_choices():
     assert first == again
     assert arrays == arrays_again
     assert first != other
+
+
+@pytest.mark.parametrize("summary", ["update", "gradient"])
+@pytest.mark.parametrize("sketch", ["layers", "coordinates:8"])
+def test_an_array_without_values_is_no_layer_and_stays_in_the_model(summary, sketch, monkeypatch):
+    def run() -> tuple[list[list[str]], ArrayRecord]:
+        strategy = PNCS(
+            train_only(), num_selected=3, summary=summary, sketch=sketch, verify_sketches=True
+        )
+        grid = federation(SummaryMod(gradient=numpy_app.gradient))
+        result = strategy.start(grid, numpy_app.initial_arrays(), num_rounds=3)
+        assert [record.rejected for record in strategy.history] == [{}] * 3
+        return [record.chosen for record in strategy.history], result.arrays
+
+    chosen, arrays = run()
+    monkeypatch.setitem(numpy_app.LAYERS, "empty.weight", (0, 3))
+    chosen_with, arrays_with = run()
+    assert chosen_with == chosen
+    assert arrays_with["empty.weight"].shape == (0, 3)
+    assert all(np.array_equal(arrays[name].numpy(), arrays_with[name].numpy()) for name in arrays)
