@@ -160,9 +160,8 @@ def run(
                 "gpus-per-client and logical-gpus share out GPUs among Ray's workers: leave them "
                 "out with --engine in-process, whose clients take turns on --device"
             )
-        idle = unused_settings(config)
-        if idle:
-            text = f"Note: {config.strategy} does not use {', '.join(idle)}"
+        for what, idle in unused_settings(config).items():
+            text = f"Note: {what} does not use {', '.join(idle)}"
             err.print(text, highlight=False, soft_wrap=True)
         if engine is Engine.RAY:
             _run_on_ray(config, clients, cpus_per_client, gpus_per_client, logical_gpus)

@@ -65,18 +65,26 @@ _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 _COMPARING = ("pncs", "gradient-memory", "divfl")
-_READ_BY = {
-    "p": ("pncs",),
-    "form": ("pncs",),
-    "sketch": _COMPARING,
-    "layers": (*_COMPARING, "gradient-norm"),
-    "summary": (*_COMPARING, "gradient-norm"),
-    "candidates": ("pncs", "gradient-memory", "power-of-choice"),
-    "variant": ("power-of-choice",),
-    "unseen": ("active-fl",),
-    "schedule": ("fedcor",),
+_READ_BY: dict[str, dict[str, tuple[str, ...]]] = {
+    "strategy": {
+        "p": ("pncs",),
+        "form": ("pncs",),
+        "sketch": _COMPARING,
+        "layers": (*_COMPARING, "gradient-norm"),
+        "summary": (*_COMPARING, "gradient-norm"),
+        "candidates": ("pncs", "gradient-memory", "power-of-choice"),
+        "variant": ("power-of-choice",),
+        "unseen": ("active-fl",),
+        "schedule": ("fedcor",),
+    },
+    "dataset": {"data-dir": ("fashion-mnist", "cifar10")},
+    "partition": {"shards-per-client": ("shards",), "dirichlet-alpha": ("dirichlet",)},
+    "model": dict.fromkeys(
+        ("weights", "normalization", "resize", "trainable-layers", "features", "cache-dir"),
+        ("vgg16", _TORCHVISION),
+    ),
 }
-"""The settings that only some strategies read."""
+"""The settings that only some strategies, data sets, partitions and models read."""
 
 
 @dataclass(frozen=True)
@@ -203,14 +211,20 @@ def _name(key: str) -> str:
     return key.replace("-", "_")
 
 
-def unused_settings(config: Config) -> list[str]:
-    """Return the settings that are not the default, but that the strategy does not read."""
+def unused_settings(config: Config) -> dict[str, list[str]]:
+    """Return the settings that are not the default, but are not read, by what does not read them.
+
+    Such as ``{"uniform": ["p"], "digits": ["data-dir"]}``.
+    """
     default = default_run_config()
-    return [
-        name
-        for name, strategies in _READ_BY.items()
-        if getattr(config, name) != default[name] and config.strategy not in strategies
-    ]
+    unused: dict[str, list[str]] = {}
+    for setting, readers in _READ_BY.items():
+        chosen = getattr(config, _name(setting))
+        kind = _TORCHVISION if chosen.startswith(_TORCHVISION) else chosen
+        for key, read_by in readers.items():
+            if getattr(config, _name(key)) != default[key] and kind not in read_by:
+                unused.setdefault(chosen, []).append(key)
+    return unused
 
 
 def _typed(key: str, value: Scalar, kind: Any) -> Scalar:

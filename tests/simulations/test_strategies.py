@@ -79,8 +79,20 @@ def test_import_path_that_leads_to_no_rule_is_refused(
         build(strategy=path)
 
 
-def test_settings_that_the_strategy_does_not_read_are_told() -> None:
+def test_settings_that_nothing_reads_are_told() -> None:
     config = Config.from_run_config(default_run_config())
-    assert unused_settings(config) == []
+    assert unused_settings(config) == {}
     changed = replace(config, strategy="gradient-memory", p=2.0, unseen="uniform", candidates=3)
-    assert unused_settings(changed) == ["p", "unseen"]
+    assert unused_settings(changed) == {"gradient-memory": ["p", "unseen"]}
+    changed = replace(config, data_dir="x", weights="w", dirichlet_alpha=1.0, shards_per_client=1)
+    assert unused_settings(changed) == {
+        "digits": ["data-dir"],
+        "shards": ["dirichlet-alpha"],
+        "mlp": ["weights"],
+    }
+    assert unused_settings(replace(changed, dataset="cifar10", partition="dirichlet")) == {
+        "dirichlet": ["shards-per-client"],
+        "mlp": ["weights"],
+    }
+    for model in ("vgg16", "torchvision/resnet18"):
+        assert unused_settings(replace(config, model=model, weights="w", resize=224)) == {}
