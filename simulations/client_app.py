@@ -1,5 +1,6 @@
 """The clients of the app: the reference PyTorch client on this client's part of the data."""
 
+import os
 from functools import lru_cache
 
 from flwr.app import Context
@@ -10,7 +11,9 @@ from pncs_flower.clients.pytorch import pytorch_client
 from .config import Config, Scalar
 from .inputs import empty_model, load_inputs
 
-__all__ = ["app"]
+__all__ = ["Holdings", "app"]
+
+_SHARE_IF_UNKNOWN = 1 << 30
 
 Examples = tuple[Tensor, Tensor]
 
@@ -56,25 +59,54 @@ def _place(context: Context) -> tuple[int, int]:
     return client, num_clients
 
 
-class _Holdings:
-    """What the clients of one run hold, copied out of the data set when first asked for."""
+class Holdings:
+    """What the clients of one run hold, copied out of the data set when first asked for.
 
-    def __init__(self, config: Config, num_clients: int) -> None:
+    Copies are kept while there is room: each of the processes that play clients, one for each
+    core, then has its own. Beyond that an answer is copied anew out of the data set, which is
+    memory-mapped, and so one for all processes, where it comes from frozen layers.
+
+    Parameters
+    ----------
+    config : Config
+        The settings of the run.
+    num_clients : int
+        How many clients there are.
+    room : int
+        Bytes of examples to keep.
+    """
+
+    def __init__(self, config: Config, num_clients: int, room: int) -> None:
         self._inputs = load_inputs(config)
         self._parts = self._inputs.divide(config, num_clients)
-        self._examples: dict[int, Examples] = {}
+        self._room = room
+        self._kept: dict[int, Examples] = {}
 
     def examples(self, client: int) -> Examples:
-        if client not in self._examples:
-            self._examples[client] = self._inputs.train_tensors(self._parts[client])
-        return self._examples[client]
+        """Return inputs and labels of a client."""
+        if client in self._kept:
+            return self._kept[client]
+        found = self._inputs.train_tensors(self._parts[client])
+        size = sum(tensor.nbytes for tensor in found)
+        if size <= self._room:
+            self._room -= size
+            self._kept[client] = found
+        return found
+
+
+def _share_of_memory() -> int:
+    """Return the bytes that copies may take in this process: all together, a quarter of memory."""
+    if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", {}):
+        return _SHARE_IF_UNKNOWN
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return memory // (4 * (os.cpu_count() or 1))
 
 
 # One process plays many clients, each many times. Of one run at a time, so that it holds at most
 # one copy of the training examples.
 @lru_cache(maxsize=1)
-def _holdings(config: Config, num_clients: int) -> _Holdings:
-    return _Holdings(config, num_clients)
+def _holdings(config: Config, num_clients: int) -> Holdings:
+    return Holdings(config, num_clients, _share_of_memory())
 
 
 app = pytorch_client(_make_model, _load_examples)

@@ -93,7 +93,8 @@ class Inputs:
     def train_tensors(self, examples: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Return some training examples with their labels."""
         places = examples if self.places is None else self.places[examples]
-        return self._tensor(self.train[places]), torch.from_numpy(self.train_labels[examples])
+        labels = torch.from_numpy(self.train_labels[examples])
+        return self._tensor(self.train.take(places, axis=0)), labels
 
     def test_tensors(self) -> tuple[Tensor, Tensor]:
         """Return all test examples with their labels."""

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from pncs_flower.simulations.client_app import Holdings
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import CHOICES, Config, default_run_config
 from pncs_flower.simulations.in_process import InProcessGrid
@@ -111,3 +113,19 @@ def test_a_model_of_torchvision_trains_with_its_counters(tmp_path: Path) -> None
     counters = [v for name, v in weights(tmp_path).items() if name.endswith("batches_tracked")]
     # 1442 examples among 10 clients, 32 in a step: five steps.
     assert {int(value) for value in counters} == {5}
+
+
+def test_clients_examples_are_kept_only_while_there_is_room() -> None:
+    config = Config.from_run_config(default_run_config())
+    whole, bounded = (Holdings(config, 4, room) for room in (1 << 30, 0))
+    one = sum(tensor.nbytes for tensor in whole.examples(0))
+    roomy = Holdings(config, 4, 2 * one)
+    for client in range(4):
+        wanted = whole.examples(client)
+        for other in (bounded, roomy):
+            assert all(map(torch.equal, wanted, other.examples(client)))
+    kept = [
+        [holdings.examples(client)[0] is holdings.examples(client)[0] for client in range(4)]
+        for holdings in (whole, bounded, roomy)
+    ]
+    assert [sum(each) for each in kept] == [4, 0, 2]
