@@ -28,7 +28,7 @@ def cifar10_files(folder: Path) -> list[Path]:
     files = [
         path
         for part in _PARTS
-        for path in sorted((folder / part).glob("*/*"))
+        for path in sorted((folder / part).glob("*/*"), key=lambda path: path.parts)
         if path.suffix.lower() in _SUFFIXES
     ]
     if not files:

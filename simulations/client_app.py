@@ -102,10 +102,15 @@ def _share_of_memory() -> int:
     return memory // (4 * (os.cpu_count() or 1))
 
 
-# One process plays many clients, each many times. Of one run at a time, so that it holds at most
-# one copy of the training examples.
 @lru_cache(maxsize=1)
 def _holdings(config: Config, num_clients: int) -> Holdings:
+    return _same_holdings(config.of_parts(), num_clients)
+
+
+# One process plays many clients, each many times, and runs one after the other that differ in
+# their rule. Of one partition at a time, so that it holds at most one copy of the examples.
+@lru_cache(maxsize=1)
+def _same_holdings(config: Config, num_clients: int) -> Holdings:
     return Holdings(config, num_clients, _share_of_memory())
 
 

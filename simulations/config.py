@@ -5,8 +5,9 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,20 @@ _READ_BY: dict[str, dict[str, tuple[str, ...]]] = {
     ),
 }
 """The settings that only some strategies, data sets, partitions and models read."""
+
+_INPUTS = (
+    "dataset",
+    "data_dir",
+    "evaluate_on",
+    "model",
+    "weights",
+    "normalization",
+    "resize",
+    "trainable_layers",
+    "features",
+    "cache_dir",
+)
+_PARTS = ("partition", "shards_per_client", "dirichlet_alpha", "seed")
 
 
 @dataclass(frozen=True)
@@ -169,6 +184,17 @@ class Config:
         """Return the settings as Flower's run configuration."""
         return {_key(field.name): getattr(self, field.name) for field in fields(self)}
 
+    def of_inputs(self) -> "Config":
+        """Return the settings that the examples depend on, and the defaults of all others.
+
+        Runs that agree in them can share what was read of the data.
+        """
+        return replace(_defaults(), **{name: getattr(self, name) for name in _INPUTS})
+
+    def of_parts(self) -> "Config":
+        """Return the same with the settings that say which client holds which examples."""
+        return replace(self.of_inputs(), **{name: getattr(self, name) for name in _PARTS})
+
     @property
     def layer_names(self) -> tuple[str, ...] | None:
         """The layers to compare; None for all of them."""
@@ -183,6 +209,11 @@ class Config:
     def trainable_layer_names(self) -> tuple[str, ...]:
         """The layers that are trained, of a model with frozen ones."""
         return _list(self.trainable_layers)
+
+
+@cache
+def _defaults() -> Config:
+    return Config.from_run_config(default_run_config())
 
 
 def default_run_config() -> dict[str, Scalar]:

@@ -111,15 +111,19 @@ class Inputs:
         return torch.from_numpy(as_float(values, self.max_value))
 
 
-@lru_cache(maxsize=2)
 def load_inputs(config: Config) -> Inputs:
-    """Return the examples of a run.
+    """Return the examples of a run, which are kept for the next run that has the same.
 
     Raises
     ------
     ValueError, FileNotFoundError
         If data or weights are not there, or do not fit the settings.
     """
+    return _load(config.of_inputs())
+
+
+@lru_cache(maxsize=2)
+def _load(config: Config) -> Inputs:
     inputs = _load_all(config)
     return inputs.with_validation() if config.evaluate_on == "validation" else inputs
 

@@ -2,7 +2,9 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -229,6 +231,11 @@ def build_last_layers(
 
 
 def _empty_network() -> "VGG":
+    return deepcopy(_network())
+
+
+@cache
+def _network() -> "VGG":
     from torchvision.models import vgg16
 
     with torch.device("meta"):  # neither memory nor time, until weights are put in
