@@ -53,7 +53,8 @@ def _shown(values: Mapping[str, float]) -> str:
 
 def _best(claim: Mapping[str, Any], lines: Lines, reference: str) -> tuple[bool, str]:
     values = _converged(lines)
-    return values[reference] == max(values.values()), _shown(values)
+    own = values[reference]
+    return all(own > value for line, value in values.items() if line != reference), _shown(values)
 
 
 def _similar(claim: Mapping[str, Any], lines: Lines, reference: str) -> tuple[bool, str]:

@@ -1,6 +1,7 @@
 """What all commands share: where they write, how they read a setting, how an error is told."""
 
 import contextlib
+import errno
 import tomllib
 from collections.abc import Iterator
 
@@ -36,7 +37,10 @@ def said_plainly() -> Iterator[None]:
     except (ValueError, OSError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not isinstance(error, _plain_errors()):
             raise
-        err.print(f"[bold red]Error:[/bold red] {_escaped(error)}", highlight=False, soft_wrap=True)
+        text = _escaped(error)
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            text += ": make room and give the same command again, which goes on from there"
+        err.print(f"[bold red]Error:[/bold red] {text}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
 
 

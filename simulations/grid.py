@@ -1,6 +1,6 @@
 """A grid of runs: every rule in every setting with every seed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from itertools import product
@@ -8,7 +8,17 @@ from typing import Any
 
 from .config import Config, Scalar, default_run_config, format_toml
 
-__all__ = ["ALL_CLIENTS", "PLACES", "Cell", "Grid", "Report", "check_claim", "tupled"]
+__all__ = [
+    "ALL_CLIENTS",
+    "PLACES",
+    "Cell",
+    "Grid",
+    "Report",
+    "check_claim",
+    "readable_name",
+    "refuse_axes",
+    "tupled",
+]
 
 ALL_CLIENTS = "all"
 """The rule that has every client send its update: the ceiling."""
@@ -21,6 +31,15 @@ _LAYERS: dict[tuple[str, int], dict[str, Scalar]] = {
     ("scratch", 2): {"model": "mlp"},
 }
 _MODELS = ("vgg16", "scratch")
+# The settings that an axis has the say in, so that no label of a report is false.
+_OF_AXES = {
+    "strategy": "rules",
+    "num-selected": "selected",
+    "partition": "shards or dirichlet",
+    "shards-per-client": "shards",
+    "dirichlet-alpha": "dirichlet",
+    "seed": "seeds",
+}
 _AXES = ("layers", "selected", "queue")
 PLACES = (
     "output-dir",
@@ -115,9 +134,14 @@ class Cell:
         """
         values = {k: v for k, v in self.settings.items() if k not in PLACES}
         text = f"{self.clients}\n{format_toml(values)}{files}"
-        readable = f"{self.panel}-{self.line}-{self.seed}".replace(", ", "-").replace(" ", "")
-        safe = "".join(c if c.isalnum() or c in "-." else "_" for c in readable)
-        return f"{safe}-{blake2b(text.encode(), digest_size=6).hexdigest()}"
+        digest = blake2b(text.encode(), digest_size=6).hexdigest()
+        return f"{readable_name(self.panel, self.line, self.seed)}-{digest}"
+
+
+def readable_name(panel: str, line: str, seed: int) -> str:
+    """Return what a cell's name begins with."""
+    readable = f"{panel}-{line}-{seed}".replace(", ", "-").replace(" ", "")
+    return "".join(c if c.isalnum() or c in "-." else "_" for c in readable)
 
 
 @dataclass(frozen=True)
@@ -177,10 +201,12 @@ class Grid:
     report: Report = field(default_factory=Report)
 
     def __post_init__(self) -> None:
-        if self.seeds < 1 or self.clients < 1:
-            raise ValueError(
-                f"seeds = {self.seeds} and clients = {self.clients} must be at least 1"
-            )
+        for name, count in (("seeds", self.seeds), ("clients", self.clients)):
+            if count < 1:
+                raise ValueError(f"{name} = {count} must be at least 1")
+        for many in self.selected:
+            if many > self.clients:
+                raise ValueError(f"selected = {many} is more than clients = {self.clients}")
         if self.model not in _MODELS:
             raise ValueError(f"model = {self.model!r} must be one of {', '.join(_MODELS)}")
         for name in ("rules", "shards", "dirichlet", *_AXES):
@@ -198,6 +224,9 @@ class Grid:
                 raise ValueError(
                     f"[rule.{rule}] is for a rule that is not among {', '.join(self.rules)}"
                 )
+        refuse_axes(self.settings, {"queue-length": "queue"} if len(self.queue) > 1 else {})
+        for own in self.rule.values():
+            refuse_axes({key: value for key, value in own.items() if key != "strategy"})
         _check_tuning(self.tune)
         lines = list(dict.fromkeys(cell.line for cell in self.cells()))
         named = [self.report.reference or lines[0]]
@@ -254,44 +283,8 @@ class Grid:
         own = {f.name for f in fields(self)}
         keys = {key: tupled(value) for key, value in self.quick.items() if key in own}
         settings = {key: value for key, value in self.quick.items() if key not in own}
-        return replace(self, **keys, settings={**self.settings, **settings}, quick={})
-
-    def narrowed(self, key: str, wanted: Sequence[str]) -> "Grid":
-        """Return the part of the grid that has some of the values of an axis.
-
-        Parameters
-        ----------
-        key : str
-            ``rules``, ``shards``, ``dirichlet``, ``layers`` or ``selected``.
-        wanted : sequence of str
-            Some of the grid's values, as they are written. Claims on rules that are left out are
-            left out too.
-
-        Raises
-        ------
-        ValueError
-            If there is no such axis or value, or no partition is left.
-        """
-        axes = ("rules", "shards", "dirichlet", "layers", "selected")
-        if key not in axes:
-            raise ValueError(f"--only {key}: choose one of {', '.join(axes)}")
-        there = {str(value): value for value in getattr(self, key)}
-        unknown = [each for each in wanted if each not in there]
-        if unknown:
-            known = ", ".join(there) or "none"
-            raise ValueError(f"--only {key}={','.join(unknown)}: of {key} the grid has {known}")
-        kept = tuple(value for text, value in there.items() if text in wanted)
-        if key != "rules":
-            axis: dict[str, Any] = {key: kept}
-            return replace(self, **axis)
-        own = {name: settings for name, settings in self.rule.items() if name in kept}
-        fewer = replace(self, rules=kept, rule=own, report=Report())
-        lines = {cell.line for cell in fewer.cells()}
-        report = self.report
-        if report.reference not in lines:
-            report = replace(report, reference="", claims=())
-        claims = tuple(claim for claim in report.claims if set(claim["against"]) <= lines)
-        return replace(fewer, report=replace(report, claims=claims))
+        settings = {**self.settings, **settings}
+        return replace(self, **keys, title=f"{self.title}; quick", settings=settings, quick={})
 
     def _partitions(self) -> dict[str, dict[str, Scalar]]:
         """Return how the data is divided, by what a panel says of it."""
@@ -302,6 +295,28 @@ class Grid:
             f"dirichlet {alpha:g}": {"partition": "dirichlet", "dirichlet-alpha": float(alpha)}
             for alpha in self.dirichlet
         }
+
+
+def refuse_axes(settings: Mapping[str, Scalar], more: Mapping[str, str] | None = None) -> None:
+    """Refuse settings that are an axis of the grid: every label would say otherwise.
+
+    Parameters
+    ----------
+    settings : mapping of str to scalar
+        Settings for all runs, or for those of a rule.
+    more : mapping of str to str, optional (default: None)
+        Further settings that are an axis, with the axis.
+
+    Raises
+    ------
+    ValueError
+        If there is one; names the axis.
+    """
+    for key, axis in {**_OF_AXES, **(more or {})}.items():
+        if key in settings:
+            raise ValueError(
+                f"the setting {key} = {settings[key]} is an axis of a grid: use {axis}"
+            )
 
 
 def _check_tuning(tune: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from .config import APP_DIRECTORY, CHOICES, Scalar
+from .config import APP_DIRECTORY, CHOICES, Scalar, unused_settings
 from .console import err, out, parse_setting, said_plainly
 
 __all__ = ["grid", "report", "reproduce"]
@@ -26,6 +26,9 @@ EXPERIMENTS = APP_DIRECTORY / "experiments"
 
 TABLE1 = "table1"
 """The study of client pairs, which is no grid."""
+
+_SECONDS_BETWEEN_LINES = 60
+"""Of a log, which shows no bar."""
 
 _WORKERS = Annotated[
     int | None,
@@ -43,7 +46,8 @@ _ONLY = Annotated[
     list[str] | None,
     typer.Option(
         metavar="AXIS=VALUES",
-        help="A part of the grid, such as shards=1,2 or rules=pncs,uniform.",
+        help="A part of the grid, such as shards=1,2 or rules=pncs,uniform; its report takes the "
+        "place of the whole's, and the whole's comes back with the whole.",
     ),
 ]
 
@@ -100,6 +104,8 @@ def reproduce(
         known = sorted([TABLE1, *(path.stem for path in EXPERIMENTS.glob("*.toml"))])
         if name not in (*known, "all"):
             raise ValueError(f"there is no {name!r}: choose one of {', '.join(known)}, or all")
+        if only and name in (TABLE1, "all"):
+            raise ValueError(f"--only is for a part of one grid, and {name} is none")
         if dataset is not None and dataset not in CHOICES["dataset"]:
             raise ValueError(f"--data {dataset} must be one of {', '.join(CHOICES['dataset'])}")
         changes: dict[str, Scalar] = {"dataset": dataset} if dataset else {}
@@ -152,15 +158,13 @@ def _run(
     """Return whether a cell failed."""
     from .grid import Cell
     from .grid_file import read_grid
+    from .grid_part import part_of
 
     wanted = read_grid(file)
     if quick:
         wanted = wanted.quickened()
-    for text in only:
-        axis, _, values = text.partition("=")
-        wanted = wanted.narrowed(axis, [value for value in values.split(",") if value])
     wanted = replace(
-        wanted,
+        part_of(wanted, only),
         seeds=seeds or wanted.seeds,
         model=model or wanted.model,
         settings={**wanted.settings, **changes},
@@ -174,12 +178,20 @@ def _run(
     if workers is None:
         workers = detect_machine().cpus
     out.print(wanted.title, highlight=False)
-    start = time.perf_counter()
+    unused = [unused_settings(cell.config) for cell in wanted.cells()]
+    for key in changes:
+        if all(any(key in keys for keys in each.values()) for each in unused):
+            err.print(f"Note: no run uses {key}", highlight=False)
+    start = last = time.perf_counter()
     with exit_on_signals(), _bar() as bar:
         task = bar.add_task("cells", total=None)
 
         def show(cell: Cell, done: int, total: int) -> None:
+            nonlocal last
             bar.update(task, completed=done, total=total, description=f"{cell.panel}: {cell.line}")
+            if not out.is_terminal and time.perf_counter() - last > _SECONDS_BETWEEN_LINES:
+                last = time.perf_counter()
+                out.print(f"{last - start:.0f} s: {done} of {total} runs", highlight=False)
 
         failures = run_grid(wanted, folder, workers, show)
     out.print(f"{time.perf_counter() - start:.0f} s", highlight=False)
@@ -252,4 +264,6 @@ def _report(folder: Path) -> None:
     for claim in results.grid["report"]["claims"]:
         verdict, _ = judge(claim, results)
         out.print(f"{verdict}: {claim['text']}", highlight=False, markup=False, soft_wrap=True)
+    if results.missing:
+        out.print(f"{len(results.missing)} runs have no result", highlight=False)
     out.print(f"Report: {page}", highlight=False, soft_wrap=True)

@@ -1,6 +1,5 @@
 """Read what a grid left on disk, and the statistics that a report needs of it."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from .cell_file import read_cell, read_lines
 from .grid_run import CELLS, GRID
 
 __all__ = [
@@ -135,7 +135,7 @@ def read_results(folder: Path) -> GridResults:
         raise FileNotFoundError(
             f"{folder} has no {GRID}: give the folder that pncs grid or pncs reproduce wrote"
         )
-    grid = _read_lines(folder / GRID)[0]
+    grid = read_lines(folder / GRID)[0]
     panels: dict[str, dict[str, list[Run]]] = {}
     missing = []
     for name in grid["cells"]:
@@ -143,7 +143,7 @@ def read_results(folder: Path) -> GridResults:
         if not path.exists():
             missing.append(path.stem)
             continue
-        cell, *rounds, summary = _read_lines(path)
+        cell, rounds, summary = read_cell(path)
         runs = panels.setdefault(cell["panel"], {}).setdefault(cell["line"], [])
         runs.append(Run(cell, rounds, summary))
     if not panels:
@@ -218,11 +218,3 @@ def _wilcoxon(differences: Vector) -> float:
     # All signs are tried up to 13 pairs: exact, also with ties.
     method = stats.PermutationMethod(n_resamples=9999, rng=np.random.default_rng(0))
     return float(stats.wilcoxon(differences, method=method).pvalue)
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines]
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}): delete it and run again") from None

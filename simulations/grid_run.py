@@ -12,6 +12,7 @@ from typing import Any
 
 from pncs_flower.strategies.history import write_json_lines
 
+from .cell_file import read_cell
 from .data import dataset_fingerprint
 from .frozen import weights_fingerprint
 from .grid import Cell, Grid
@@ -76,8 +77,8 @@ def run_grid(
     Raises
     ------
     ValueError, FileNotFoundError
-        If a setting is wrong, or data or weights are missing; before anything runs. If no learning
-        rate is of use to a rule.
+        If a setting is wrong, data or weights are missing, the data cannot be divided so, or the
+        file of a cell is damaged; before anything runs. If no learning rate is of use to a rule.
     """
     with _pool(workers) as run_cells:
         tuning = cell_files(tuning_cells(grid), folder / TUNING)
@@ -86,7 +87,7 @@ def run_grid(
         if broken:
             return broken  # a rate must not be passed over because a disk was full
         tuned = choose_rates(
-            [(cell, _rounds(path) if path.exists() else []) for path, cell in tuning.items()]
+            [(cell, read_cell(path)[1] if path.exists() else []) for path, cell in tuning.items()]
         )
         files = cell_files(with_rates(grid.cells(), tuned), folder / CELLS)
         names = [path.name for path in files]
@@ -96,16 +97,13 @@ def run_grid(
         return _finish(files, run_cells, on_cell)
 
 
-def _rounds(path: Path) -> Rows:
-    _, *rounds, _ = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
-    return rounds
-
-
 def _finish(
     files: Cells, run_cells: RunCells, on_cell: Callable[[Cell, int, int], None]
 ) -> dict[str, str]:
     """Run the cells that have no file yet, and return those that failed."""
     todo = {path: cell for path, cell in files.items() if not path.exists()}
+    for path in files.keys() - todo.keys():
+        read_cell(path)  # a damaged one is told now and not after hours
     for folder in {path.parent for path in files}:
         folder.mkdir(parents=True, exist_ok=True)
     _prepare(todo.values())
@@ -122,11 +120,13 @@ def _finish(
 
 
 def _prepare(cells: Iterable[Cell]) -> None:
-    """Compute the features of frozen layers once, before many processes want them."""
+    """Find what cannot be divided so, and compute the features of frozen layers but once."""
     from .inputs import load_inputs
+    from .partitions import check_partition
 
-    for config in {cell.config for cell in cells if cell.config.has_frozen_layers}:
-        load_inputs(config)
+    for config, clients in {(cell.config.of_parts(), cell.clients) for cell in cells}:
+        labels = load_inputs(config).train_labels
+        check_partition(labels, clients, config.partition, config.shards_per_client)
 
 
 def _run_cell(cell: Cell) -> Rows:

@@ -16,7 +16,7 @@ from .config import Config, Scalar, default_run_config, format_toml
 from .data import dataset_fingerprint
 from .feature_study import Observations, observe_pairs, read_observations, write_observations
 from .frozen import weights_fingerprint
-from .grid import PLACES
+from .grid import PLACES, refuse_axes
 from .pair_features import FEATURES
 from .pair_model import Labels, PairModel, fit_pair_model, label_pairs, relative_losses
 
@@ -51,6 +51,7 @@ class Study:
     clients: int = 10
 
     def __post_init__(self) -> None:
+        refuse_axes(self.settings)
         if self.seeds < 2:
             raise ValueError(
                 f"seeds = {self.seeds} must be at least 2: a model is fitted on some and judged on "

@@ -79,6 +79,7 @@ def test_a_run_that_never_gets_there_counts_as_last() -> None:
 
 
 LINES = {"pncs": [run(0, 0.5, 0.6)], "other": [run(0, 0.6, 0.55)], "third": [run(0, 0.1, 0.2)]}
+LINES["same"] = LINES["pncs"]
 
 
 @pytest.mark.parametrize(
@@ -86,6 +87,7 @@ LINES = {"pncs": [run(0, 0.5, 0.6)], "other": [run(0, 0.6, 0.55)], "third": [run
     [
         ({"kind": "best", "against": ["third"]}, "holds"),
         ({"kind": "best", "against": ["other", "third"]}, "does not hold"),
+        ({"kind": "best", "against": ["same"]}, "does not hold"),
         ({"kind": "similar", "against": ["other"], "within": 0.05}, "holds"),
         ({"kind": "similar", "against": ["third"], "within": 0.05}, "does not hold"),
         ({"kind": "ahead", "against": ["other"], "from": 2}, "holds"),

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -119,12 +120,38 @@ def test_what_is_missing_is_named_in_the_report(finished: Path, tmp_path: Path) 
     assert f"1 runs have no result: {lost.stem}" in text
 
 
-def test_a_damaged_cell_is_named(finished: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_text(path.read_text()[:-20]),
+        lambda path: path.write_text(""),
+        lambda path: path.write_text(path.read_text().splitlines()[0]),
+        lambda path: path.write_text("".join(path.read_text().splitlines(True)[::2])),
+        lambda path: path.write_text("{}\n[]\n3\n"),
+        lambda path: path.write_bytes(b"\xff\x00"),
+        lambda path: (path.unlink(), path.mkdir()),
+        lambda path: shutil.copy(next(path.parent.glob("*pncs-1-*")), path),
+    ],
+    ids=["cut", "empty", "header", "rounds", "JSON", "bytes", "folder", "another"],
+)
+def test_a_damaged_cell_is_named_before_anything_runs(
+    damage: Callable[[Path], Any], finished: Path, tmp_path: Path
+) -> None:
     folder = shutil.copytree(finished, tmp_path / "grid")
-    damaged = next((folder / "cells").iterdir())
-    damaged.write_text(damaged.read_text()[:-20])
-    with pytest.raises(ValueError, match=rf"{damaged.name} is damaged"):
+    damaged = next((folder / "cells").glob("*uniform-0-*"))
+    damage(damaged)
+    with pytest.raises(ValueError, match=rf"{damaged.name} is damaged: delete it and run again"):
         read_results(folder)
+    next((folder / "cells").glob("*pncs-0-*")).unlink()
+    with pytest.raises(ValueError, match=rf"{damaged.name} is damaged"):
+        run(GRID, folder)
+    assert not list((folder / "cells").glob("*pncs-0-*"))
+
+
+def test_data_that_cannot_be_divided_is_told_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="7 clients x 3 shards-per-client = 21 shards"):
+        run(replace(GRID, clients=7, shards=(10, 3)), tmp_path)
+    assert cells(tmp_path) == {}
 
 
 def test_the_command_of_a_cell_gives_its_numbers(finished: Path, tmp_path: Path) -> None:

@@ -1,0 +1,73 @@
+"""A part of a grid: the same runs, and nothing said of what is left out."""
+
+import re
+
+import pytest
+
+from pncs_flower.simulations.config import APP_DIRECTORY
+from pncs_flower.simulations.grid import Grid
+from pncs_flower.simulations.grid_file import read_grid
+from pncs_flower.simulations.grid_part import part_of
+
+
+def experiment(name: str) -> Grid:
+    return read_grid(APP_DIRECTORY / "experiments" / f"{name}.toml")
+
+
+def test_a_part_of_a_grid_has_the_runs_of_the_whole() -> None:
+    whole = experiment("table2")
+    wanted = ("pncs", "pncs L=0", "uniform")
+    part = part_of(whole, ["shards=2", "rules=uniform, pncs,pncs L=0"])
+    assert part.rules == wanted
+    assert part.title == f"{whole.title}; only shards 2; only rules pncs, pncs L=0, uniform"
+    assert part.cells() == [
+        cell for cell in whole.cells() if cell.line in wanted and "shards 2" in cell.panel
+    ]
+
+
+def test_lengths_of_the_queue_keep_their_lines() -> None:
+    whole = experiment("figure-queue")
+    part = part_of(whole, ["queue=0,4"])
+    assert part.cells() == [c for c in whole.cells() if c.line in ("pncs L=0", "pncs L=4")]
+    assert (part.report.reference, part.report.claims) == ("pncs L=4", ())
+
+
+def test_a_part_without_some_rules_leaves_out_what_is_said_of_them() -> None:
+    whole = experiment("table2")
+    assert part_of(whole, ["rules=pncs,uniform"]).report.claims == ()
+    without_pncs = part_of(whole, ["rules=uniform,all"]).report
+    assert (without_pncs.reference, without_pncs.claims) == ("", ())
+    named = ",".join([whole.report.reference, *whole.report.claims[0]["against"]])
+    assert part_of(whole, [f"rules={named}"]).report == whole.report
+
+
+@pytest.mark.parametrize(
+    ("only", "message"),
+    [
+        ("seeds=1", "--only seeds=1 must be AXIS=VALUES, such as shards=1,2; the axes are rules,"),
+        ("shards", "--only shards must be AXIS=VALUES"),
+        ("", "--only  must be AXIS=VALUES"),
+        ("shards=3,1", "--only shards=3,1: of shards the grid has 1, 2, 5"),
+        ("rules=pncss", "--only rules=pncss: of rules the grid has pncs, "),
+        ("rules=", "--only rules= leaves nothing: of rules the grid has pncs, "),
+        ("shards=", "--only shards= leaves nothing: of shards the grid has 1, 2, 5"),
+    ],
+)
+def test_a_part_that_is_not_there_is_refused(only: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        part_of(experiment("table2"), [only])
+
+
+def test_an_axis_is_given_once() -> None:
+    with pytest.raises(ValueError, match="--only shards is given twice"):
+        part_of(experiment("table2"), ["shards=1", "shards=2"])
+
+
+def test_one_length_of_the_queue_is_nothing_to_compare() -> None:
+    with pytest.raises(ValueError, match="--only queue=4: keep two of 0, 2, 4, 6 or more"):
+        part_of(experiment("figure-queue"), ["queue=4"])
+
+
+def test_a_part_may_have_one_kind_of_partition_alone() -> None:
+    part = part_of(experiment("rules-100"), ["shards="])
+    assert {cell.panel.split(",")[0] for cell in part.cells()} == {"dirichlet 0.1"}
