@@ -52,7 +52,7 @@ pncs run --gpus-per-client 0.25 --set lr=0.05 --set layers=fc2
 
 pncs run --engine in-process --output runs/first
 
-pncs run grid.toml --seeds 5
+pncs run grid.toml --seeds 5 [dim](pncs grid --help)[/dim]
 
 pncs run --resume runs/first --rounds 40
 """

@@ -140,3 +140,12 @@ def test_a_setting_that_is_an_axis_is_refused(text: str, tmp_path: Path) -> None
 def test_more_clients_than_there_are_cannot_be_selected() -> None:
     with pytest.raises(ValueError, match="selected = 20 is more than clients = 10"):
         Grid("a grid", ("pncs",), selected=(2, 20))
+
+
+def test_the_grid_of_the_documentation_is_valid(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "grids.md"
+    path = tmp_path / "grid.toml"
+    path.write_text(page.read_text().split("```toml\n")[1].split("```")[0])
+    grid = read_grid(path)
+    assert len(grid.cells()) == 4 * 2 * 3
+    assert len(grid.quickened().cells()) == 4 * 2 * 2
