@@ -5,14 +5,14 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 __all__ = [
     "APP_DIRECTORY",
+    "Agreeing",
     "CHOICES",
     "Config",
     "Scalar",
@@ -184,16 +184,13 @@ class Config:
         """Return the settings as Flower's run configuration."""
         return {_key(field.name): getattr(self, field.name) for field in fields(self)}
 
-    def of_inputs(self) -> "Config":
-        """Return the settings that the examples depend on, and the defaults of all others.
+    def of_inputs(self) -> "Agreeing":
+        """Return the settings, equal to all that have the same examples."""
+        return Agreeing(self, tuple(getattr(self, name) for name in _INPUTS))
 
-        Runs that agree in them can share what was read of the data.
-        """
-        return replace(_defaults(), **{name: getattr(self, name) for name in _INPUTS})
-
-    def of_parts(self) -> "Config":
-        """Return the same with the settings that say which client holds which examples."""
-        return replace(self.of_inputs(), **{name: getattr(self, name) for name in _PARTS})
+    def of_parts(self) -> "Agreeing":
+        """Return the settings, equal to all whose clients hold the same examples."""
+        return Agreeing(self, tuple(getattr(self, name) for name in (*_INPUTS, *_PARTS)))
 
     @property
     def layer_names(self) -> tuple[str, ...] | None:
@@ -211,9 +208,22 @@ class Config:
         return _list(self.trainable_layers)
 
 
-@cache
-def _defaults() -> Config:
-    return Config.from_run_config(default_run_config())
+@dataclass(frozen=True)
+class Agreeing:
+    """Settings that are equal to others if they agree in what matters.
+
+    So that runs which differ in the rest can share what was made for one of them.
+
+    Attributes
+    ----------
+    config : Config
+        All settings of one of them.
+    values : tuple of scalar
+        Those in which they agree.
+    """
+
+    config: Config = field(compare=False)
+    values: tuple[Scalar, ...]
 
 
 def default_run_config() -> dict[str, Scalar]:

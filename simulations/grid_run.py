@@ -124,7 +124,8 @@ def _prepare(cells: Iterable[Cell]) -> None:
     from .inputs import load_inputs
     from .partitions import check_partition
 
-    for config, clients in {(cell.config.of_parts(), cell.clients) for cell in cells}:
+    for parts, clients in {(cell.config.of_parts(), cell.clients) for cell in cells}:
+        config = parts.config
         labels = load_inputs(config).train_labels
         check_partition(labels, clients, config.partition, config.shards_per_client)
 

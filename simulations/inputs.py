@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from .config import Config
+from .config import Agreeing, Config
 from .cut_network import FROZEN_PREFIX, build_tail
 from .data import as_float, load_dataset
 from .frozen import load_frozen
@@ -123,7 +123,8 @@ def load_inputs(config: Config) -> Inputs:
 
 
 @lru_cache(maxsize=2)
-def _load(config: Config) -> Inputs:
+def _load(agreeing: Agreeing) -> Inputs:
+    config = agreeing.config
     inputs = _load_all(config)
     return inputs.with_validation() if config.evaluate_on == "validation" else inputs
 
