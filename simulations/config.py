@@ -12,8 +12,8 @@ from typing import Any
 
 __all__ = [
     "APP_DIRECTORY",
-    "Agreeing",
     "CHOICES",
+    "Agreeing",
     "Config",
     "Scalar",
     "default_run_config",
