@@ -77,6 +77,8 @@ def _about(results: GridResults) -> str:
     warnings = sorted({note for run in runs for note in run.summary["notes"]})
     if results.missing:
         warnings.append(f"{len(results.missing)} runs have no result: {', '.join(results.missing)}")
+    if any(len({len(runs) for runs in lines.values()}) > 1 for lines in results.panels.values()):
+        warnings.append("some means are over fewer seeds than others: compare by the paired tests")
     boxes = "".join(f'<p class="warning">{escape(warning)}</p>' for warning in warnings)
     return f"<p>{escape(text)}</p>{boxes}"
 
@@ -120,9 +122,11 @@ def _converged(results: GridResults) -> str:
     ]
     caption = (
         f"Mean over the last {LAST} rounds and over seeds, ± half of the 95% interval; the best in "
-        f"bold ({ALL_CLIENTS} is the ceiling and does not compete)."
+        "bold"
     )
-    return table(["rule", *results.panels], rows, caption)
+    if ALL_CLIENTS in lines:
+        caption += f" ({ALL_CLIENTS} is the ceiling and does not compete)"
+    return table(["rule", *results.panels], rows, f"{caption}.")
 
 
 def _bytes_per_round(results: GridResults) -> str:
