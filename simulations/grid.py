@@ -224,9 +224,10 @@ class Grid:
                 raise ValueError(
                     f"[rule.{rule}] is for a rule that is not among {', '.join(self.rules)}"
                 )
-        refuse_axes(self.settings, {"queue-length": "queue"} if len(self.queue) > 1 else {})
+        more = {"queue-length": "queue"} if len(self.queue) > 1 else {}
+        refuse_axes(self.settings, more)
         for own in self.rule.values():
-            refuse_axes({key: value for key, value in own.items() if key != "strategy"})
+            refuse_axes({key: value for key, value in own.items() if key != "strategy"}, more)
         _check_tuning(self.tune)
         lines = list(dict.fromkeys(cell.line for cell in self.cells()))
         named = [self.report.reference or lines[0]]

@@ -129,6 +129,7 @@ def test_a_claim_without_its_numbers_is_refused() -> None:
         "[settings]\ndirichlet-alpha = 0.5",
         "queue = [0, 2]\n[settings]\nqueue-length = 4",
         "[rule.pncs]\nseed = 7",
+        "queue = [0, 2]\n[rule.pncs]\nqueue-length = 4",
         "[rule.pncs]\nshards-per-client = 5",
     ],
 )
