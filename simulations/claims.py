@@ -32,12 +32,12 @@ def judge(claim: Mapping[str, Any], results: GridResults) -> Verdict:
         absent = [line for line in wanted if line not in lines]
         if absent:
             outcomes.append(False)
-            numbers.append(f"{panel}: no result for {', '.join(absent)}")
+            numbers.append(results.row(panel, f"no result for {', '.join(absent)}"))
             continue
         chosen = {line: lines[line] for line in wanted}
         holds, text = judges[claim["kind"]](claim, chosen, results.reference)
         outcomes.append(holds)
-        numbers.append(f"{panel}: {'yes' if holds else 'no'}; {text}")
+        numbers.append(results.row(panel, f"{'yes' if holds else 'no'}; {text}"))
     if all(outcomes):
         return "holds", numbers
     return ("holds in part" if any(outcomes) else "does not hold"), numbers

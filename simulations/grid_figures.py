@@ -44,7 +44,7 @@ def draw_curves(results: GridResults, over: Literal["rounds", "bytes"], path: Pa
     for axes, (panel, by_line) in zip(grid, panels.items(), strict=False):
         for line, runs in by_line.items():
             _draw_line(axes, runs, over, lines.index(line), line)
-        axes.set_title(panel, fontsize=10)
+        axes.set_title(results.label(panel), fontsize=10)
         axes.set_xlabel("round" if over == "rounds" else "MB sent by clients (log scale)")
         axes.grid(color="#dddddd", linewidth=0.7)
         axes.spines[["top", "right"]].set_visible(False)

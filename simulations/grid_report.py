@@ -72,7 +72,8 @@ def _about(results: GridResults) -> str:
     seeds = {run.cell["seed"] for run in runs}
     text = (
         f"{', '.join(sorted({run.summary['data'] for run in runs}))}; {runs[0].cell['clients']} "
-        f"clients; {len(seeds)} seed{'s' if len(seeds) > 1 else ''}; {len(runs)} runs."
+        f"clients{f', {results.shared}' if results.shared else ''}; "
+        f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}; {len(runs)} runs."
     )
     warnings = sorted({note for run in runs for note in run.summary["notes"]})
     if results.missing:
@@ -126,7 +127,8 @@ def _converged(results: GridResults) -> str:
     )
     if ALL_CLIENTS in lines:
         caption += f" ({ALL_CLIENTS} is the ceiling and does not compete)"
-    return table(["rule", *results.panels], rows, f"{caption}.")
+    headings = [results.label(panel) or "accuracy" for panel in results.panels]
+    return table(["rule", *headings], rows, f"{caption}.")
 
 
 def _bytes_per_round(results: GridResults) -> str:
@@ -143,7 +145,7 @@ def _bytes_per_round(results: GridResults) -> str:
                     lambda row: row["bytes_down"],
                 )
             ]
-            rows.append([f"{escape(panel)}: {escape(line)}", *(f"{m / 1e3:,.1f}" for m in means)])
+            rows.append([escape(results.row(panel, line)), *(f"{m / 1e3:,.1f}" for m in means)])
     caption = (
         "kB in a round, all clients together, averaged over rounds and seeds. An update that a "
         "client has kept since the pre-round is sent once only, if it is chosen."
@@ -173,7 +175,7 @@ def _tuning(results: GridResults) -> str:
     rates = list(dict.fromkeys(rate for each in tuned for rate in each["accuracies"]))
     rows = [
         [
-            f"{escape(each['panel'])}: {escape(each['line'])}",
+            escape(results.row(each["panel"], each["line"])),
             *(_bold(f"{each['accuracies'][r]:.3f}", float(r) == each["lr"]) for r in rates),
         ]
         for each in tuned
@@ -221,7 +223,7 @@ def _targets(results: GridResults) -> str:
                 median, count = rounds_to_reach(runs, target)
                 shown = "never" if median is None else f"{median:g}"
                 cells.append(f"{shown} ({count}/{len(runs)})")
-            rows.append([f"{escape(panel)}: {escape(line)}", *cells])
+            rows.append([escape(results.row(panel, line)), *cells])
     caption = (
         "Median round over seeds, and how many runs reach it at all; a run that does not counts as "
         "later than all rounds."
@@ -234,7 +236,7 @@ def _tests(results: GridResults) -> str:
     for panel, by_line in results.panels.items():
         rows += [
             [
-                f"{escape(panel)}: {escape(test.line)}",
+                escape(results.row(panel, test.line)),
                 f"{test.difference:+.3f}",
                 str(test.seeds),
                 f"{test.p:.3f}",

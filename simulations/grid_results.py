@@ -93,6 +93,21 @@ class GridResults:
         """All runs."""
         return [run for lines in self.panels.values() for runs in lines.values() for run in runs]
 
+    @property
+    def shared(self) -> str:
+        """What all panels have in common, such as ``"layers 1, selected 2"``."""
+        first, *others = (panel.split(", ") for panel in self.panels)
+        return ", ".join(part for part in first if all(part in other for other in others))
+
+    def label(self, panel: str) -> str:
+        """Return what sets a panel apart from the others; empty where there is but one."""
+        shared = self.shared.split(", ")
+        return ", ".join(part for part in panel.split(", ") if part not in shared)
+
+    def row(self, panel: str, line: str) -> str:
+        """Return what tells a line of a panel from all others."""
+        return ": ".join(filter(None, (self.label(panel), line)))
+
 
 @dataclass(frozen=True)
 class Comparison:

@@ -15,7 +15,7 @@ body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff;
   max-width: 72rem; margin: 0 auto; padding: 1rem 1.5rem 4rem; }
 h1 { font-size: 1.6rem; line-height: 1.25; } h2 { margin-top: 2.5rem; font-size: 1.25rem; }
 img { max-width: 100%; height: auto; display: block; margin: .5rem 0; }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
 caption { text-align: left; padding: .3rem 0; color: #444; }
 th, td { padding: .3rem .7rem; text-align: right; border-bottom: 1px solid #ddd; }

@@ -106,3 +106,13 @@ def test_a_claim_of_which_one_panel_is_missing_holds_in_part() -> None:
     verdict, numbers = judge({"kind": "best", "against": ["third"]}, found)
     assert verdict == "holds in part"
     assert numbers[1] == "two: no result for third"
+
+
+def test_a_label_has_only_what_sets_a_panel_apart() -> None:
+    names = ("shards 1, layers 1, selected 2", "shards 2, layers 1, selected 2")
+    several = GridResults({}, dict.fromkeys(names, LINES), ())
+    assert several.shared == "layers 1, selected 2"
+    assert several.row(names[1], "pncs") == "shards 2: pncs"
+    alone = GridResults({}, {names[0]: LINES}, ())
+    assert alone.shared == names[0]
+    assert alone.row(names[0], "pncs") == "pncs"
