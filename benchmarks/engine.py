@@ -30,7 +30,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from measure import machine
+from measure import machine, own_megabytes
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -181,7 +181,7 @@ def server(clients: int, rounds: int) -> tuple[float, int, int]:
         if number > 1:  # the first has everybody introduced
             times.append(now - last[0] - (inside - last[1]))
         if number in (rounds // 2, rounds):
-            memory[number] = resident_megabytes()
+            memory[number] = round(own_megabytes())
         last[:] = time.process_time(), grid.inside
         return MetricRecord({"accuracy": 0.0})
 
@@ -199,12 +199,6 @@ class TimedGrid(InProcessGrid):
         reply = super()._handle(message)
         self.inside += time.process_time() - start
         return reply
-
-
-def resident_megabytes() -> int:
-    """Return the process's own memory."""
-    with open("/proc/self/status", encoding="ascii") as file:
-        return next(int(line.split()[1]) // 1024 for line in file if line.startswith("RssAnon:"))
 
 
 if __name__ == "__main__":

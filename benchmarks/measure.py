@@ -40,24 +40,25 @@ def extra_megabytes(work: Callable[[], object]) -> float:
 
     File pages of a memory mapping are not counted: the system takes them back when it needs to.
     """
-    before = _own_kilobytes()
+    before = own_megabytes()
     peak, done = before, threading.Event()
 
     def watch() -> None:
         nonlocal peak
         while not done.wait(0.002):
-            peak = max(peak, _own_kilobytes())
+            peak = max(peak, own_megabytes())
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     work()
     done.set()
     watcher.join()
-    return (max(peak, _own_kilobytes()) - before) / 1024
+    return max(peak, own_megabytes()) - before
 
 
-def _own_kilobytes() -> int:
+def own_megabytes() -> float:
+    """Return this process's own memory in MB, without the pages of mapped files."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("RssAnon:"):
-            return int(line.split()[1])
+            return int(line.split()[1]) / 1024
     raise OSError("no RssAnon in /proc/self/status: memory is measured on Linux only")
