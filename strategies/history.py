@@ -2,12 +2,16 @@
 
 import json
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RoundRecord", "append_json_line", "write_json_lines"]
+from flwr.common import log
+
+__all__ = ["RecordFile", "RoundRecord", "append_json_line", "write_json_lines"]
 
 
 @dataclass
@@ -76,6 +80,34 @@ class RoundRecord:
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON values."""
         return asdict(self)
+
+
+class RecordFile:
+    """The file of a run's records, as lines of JSON.
+
+    Parameters
+    ----------
+    path : str, Path or None
+        The file; None writes nothing.
+    """
+
+    def __init__(self, path: str | Path | None) -> None:
+        self._path = None if path is None else Path(path).expanduser()
+
+    def append(self, record: RoundRecord) -> None:
+        """Append a round. A full disk costs its line, which the record says, but not the run."""
+        if self._path is None:
+            return
+        try:
+            append_json_line(self._path, record.to_dict())
+        except OSError as error:
+            record.notes.append(f"the record was not written to history_path: {error}")
+            log(WARNING, "The record of round %d was not written: %s", record.round, error)
+
+    def replace(self, records: Iterable[RoundRecord]) -> None:
+        """Have the file hold these records and no others."""
+        if self._path is not None:
+            write_json_lines(self._path, [record.to_dict() for record in records])
 
 
 def append_json_line(path: Path, values: dict[str, Any]) -> None:

@@ -1,9 +1,9 @@
 """The two-phase round: ask for summaries, choose, and let any Flower strategy train the chosen."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-from logging import INFO, WARNING
+from logging import INFO
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -13,22 +13,20 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from pncs_flower.protocol import client_order
-
+from .asking import Asking
 from .base import check_base, check_evaluation, least_evaluating, same_for_all, unwrap
-from .by_layer import check_averages, share_layers
+from .by_layer import share_layers
 from .checks import check_whole
-from .errors import EmptyRoundsError, NoSummariesError, SelectionError
-from .exchange import expire
+from .choosing import Choosing
+from .errors import EmptyRoundsError, SelectionError
+from .evaluation import Evaluation
 from .grid_view import GridView
-from .history import RoundRecord, append_json_line, write_json_lines
+from .history import RecordFile, RoundRecord
 from .options import CheckedOptions, SelectionOptions
 from .polling import polled
-from .pre_round import PreRound
 from .resumption import EvaluateFunction, Resumption
-from .ride_along import RideAlong
 from .roster import Roster
-from .rule import Choice, SelectionRule, Summary, check_rule
+from .rule import SelectionRule, Summary, check_rule
 from .selector import Plan, Selector
 from .training import TIMEOUT, Training, TrainingMessages
 from .updates import Delivery, SketchCheck, UpdateChecks
@@ -88,15 +86,15 @@ class SelectionStrategy(Strategy):
         self._roster = Roster(
             self.options.min_clients, self.options.wait_timeout, self.options.eligible
         )
-        path = self.options.history_path
-        self._history_path = None if path is None else Path(path).expanduser()
+        self._asking = Asking(rule, self._selector, self.options)
+        self._choosing = Choosing(rule, self._selector, base, self.options)
+        self._evaluation = Evaluation(base)
+        self._file = RecordFile(self.options.history_path)
         folder = self.options.checkpoint
         self._resumption = None if folder is None else Resumption(Path(folder).expanduser(), base)
         # What one call leaves for the next, within a round.
         self._clients: dict[str, int] = {}
         self._training: Training | None = None
-        self._evaluations: list[Message] = []
-        self._ride_along = RideAlong()
         self._timeout: float | None = None
         self._layout: tuple[object, ...] = ()
 
@@ -121,7 +119,8 @@ class SelectionStrategy(Strategy):
                 "this strategy has run before, and remembers who was chosen: make a new one for "
                 "another run, or give it checkpoint= to go on with a run that was stopped"
             )
-        self._ride_along.last_round, self._timeout = num_rounds, timeout
+        self._asking.expect(num_rounds)
+        self._timeout = timeout
         loop = partial(
             super().start, polled(grid), timeout=timeout, evaluate_config=evaluate_config
         )
@@ -157,7 +156,7 @@ class SelectionStrategy(Strategy):
         if self._resumption is not None:
             self._resumption.save(self, server_round - 1, arrays)
         # First of all, so that an unknown layer is an error before anybody trains.
-        pre_round = self._pre_round(arrays)
+        pre_round = self._asking.pre_round(arrays)
         record = RoundRecord(server_round, rule=str(self.rule))
         self.history.append(record)
         evaluating = least_evaluating(self.base)
@@ -187,9 +186,10 @@ class SelectionStrategy(Strategy):
                 return self._send(messages, plan, arrays, grid, None, record)
             template = same_for_all(templates, self.base)
             candidates = {client: self._clients[client] for client in plan.candidates}
-            summaries.update(self._summaries(grid, pre_round, template, candidates, record))
-            self._ride_along.note(template, arrays)
-        choice = self._choose(plan, summaries, record)
+            summaries.update(
+                self._asking.summaries(grid, pre_round, template, arrays, candidates, record)
+            )
+        choice = self._choosing.choose(plan, summaries, self.history)
         if pre_round is None:
             templates = self._configure_base(server_round, arrays, config, grid, choice.clients)
         sketches = None
@@ -247,59 +247,11 @@ class SelectionStrategy(Strategy):
             record.notes.append("no new model came out of this round: the last one is kept")
         if record.chosen:
             self._selector.observe(training.plan, record.chosen, delivery.metrics)
-        self._write_record(record)
+        self._file.append(record)
         if self._resumption is not None:
             self._resumption.note_train_metrics(server_round, metrics)
         self._stop_after_empty_rounds()
         return arrays, metrics
-
-    def _write_record(self, record: RoundRecord) -> None:
-        """Append a round to the file. A full disk costs its line, but not the run."""
-        if self._history_path is None:
-            return
-        try:
-            append_json_line(self._history_path, record.to_dict())
-        except OSError as error:
-            record.notes.append(f"the record was not written to history_path: {error}")
-            log(WARNING, "The record of round %d was not written: %s", record.round, error)
-
-    def _pre_round(self, arrays: ArrayRecord) -> PreRound | None:
-        request = self.rule.request
-        if request is None:
-            return None
-        return PreRound.for_model(
-            request,
-            arrays,
-            self.options.seed,
-            self.options.summary_timeout,
-            self.options.max_summary_bytes,
-        )
-
-    def _summaries(
-        self,
-        grid: Grid,
-        pre_round: PreRound,
-        template: Message,
-        candidates: Mapping[str, int],
-        record: RoundRecord,
-    ) -> Mapping[str, Summary]:
-        """Take the summaries that came with the last evaluation, if they fit, or ask for them."""
-        least = max(self.options.min_summaries, min(self.rule.num_selected, len(candidates)))
-        ahead = self._ride_along.answers(template, candidates, least, record)
-        if ahead is not None:
-            return ahead
-        return pre_round.ask(grid, template, candidates, record)
-
-    def _ask_ahead(self, number: int, arrays: ArrayRecord) -> list[Message]:
-        """Ask for the summaries of a round to come, if that round will come and can be guessed."""
-        if not self.options.ride_along or not self._ride_along.may_ask(number):
-            return []
-        pre_round = self._pre_round(arrays)
-        plan = self._selector.plan(number, list(self._clients))
-        if pre_round is None or not plan.candidates:
-            return []
-        candidates = {client: self._clients[client] for client in plan.candidates}
-        return self._ride_along.requests(pre_round, arrays, candidates, number)
 
     def _configure_base(
         self,
@@ -316,51 +268,6 @@ class SelectionStrategy(Strategy):
         """
         view = GridView(grid, [self._clients[client] for client in clients])
         return list(self.base.configure_train(server_round, arrays, config, view))
-
-    def _choose(self, plan: Plan, summaries: Mapping[str, Summary], record: RoundRecord) -> Choice:
-        start = time.monotonic()
-        offered = [client for client in plan.now.available if client in summaries]
-        if self.rule.chooses_unasked:
-            asked = set(plan.candidates)
-            offered += [client for client in plan.now.available if client not in asked]
-        if plan.candidates and len(offered) < self.options.min_summaries:
-            self._selector.note_asked(plan)
-            choice = self._choose_without_summaries(plan, len(offered), record)
-        else:
-            choice = self._selector.choose(plan, summaries)
-            if len(choice.clients) < self.rule.num_selected:
-                record.notes.append(
-                    f"of the {len(plan.candidates)} clients asked, {len(offered)} answered and may "
-                    f"be chosen, so {len(choice.clients)} are in place of {self.rule.num_selected}"
-                )
-        record.seconds["selection"] = time.monotonic() - start
-        if choice.by_layer:
-            check_averages(self.base)
-        record.chosen = list(choice.clients)
-        record.chosen_by_layer = {
-            layer: sorted(clients, key=client_order) for layer, clients in choice.by_layer.items()
-        }
-        record.mean_similarity, record.optimal = choice.mean_similarity, choice.optimal
-        return choice
-
-    def _choose_without_summaries(self, plan: Plan, answers: int, record: RoundRecord) -> Choice:
-        """Choose the longest waiting, unless it is plain that no summary will ever come."""
-        what = (
-            f"{answers} of the {len(plan.candidates)} clients asked in round {plan.now.number} "
-            f"sent a summary that can be used, fewer than min_summaries = "
-            f"{self.options.min_summaries}"
-        )
-        for client, reason in list(record.rejected.items())[:1]:
-            what += f"; client {client}: {reason}"
-        never = not any(earlier.answered for earlier in self.history)
-        if never or self.options.on_too_few_summaries == "stop":
-            raise NoSummariesError(what)
-        record.notes.append(f"{what}. The longest waiting are chosen")
-        log(WARNING, "%s. The longest waiting are chosen.", what)
-        failed = {c for c, why in record.rejected.items() if why.startswith("pre-round")}
-        order = sorted(plan.now.available, key=lambda client: client in failed)  # stable
-        chosen = order[: self.rule.num_selected]
-        return Choice(tuple(sorted(chosen, key=client_order)))
 
     def _send(
         self,
@@ -395,31 +302,18 @@ class SelectionStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Have the base strategy configure evaluation, on the clients of this round's roster."""
-        view = GridView(grid, self._clients.values())
         number = server_round + self._offset
-        if len(self._clients) < least_evaluating(self.base):
-            self._evaluations = []  # the base strategy would wait for those that have left
-        else:
-            self._evaluations = list(self.base.configure_evaluate(number, arrays, config, view))
-        if self._timeout is not None:  # else a wrapper's loop knows it
-            expire(self._evaluations, self._timeout)
-        return [*self._evaluations, *self._ask_ahead(number + 1, arrays)]
+        messages = self._evaluation.configure(
+            number, arrays, config, grid, self._clients, self._timeout
+        )
+        return [*messages, *self._asking.ask_ahead(number + 1, arrays, self._clients)]
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Have the base strategy aggregate the evaluation, sorted by client."""
-        replies = self._ride_along.sort_out(replies)
-        place = {node_id: place for place, node_id in enumerate(self._clients.values())}
-        place_of_reply = {
-            message.metadata.message_id: place.get(message.metadata.dst_node_id, len(place))
-            for message in self._evaluations
-        }
-        ordered = sorted(
-            (reply for reply in replies if reply.metadata.reply_to_message_id in place_of_reply),
-            key=lambda reply: place_of_reply[reply.metadata.reply_to_message_id],
-        )
-        metrics = self.base.aggregate_evaluate(server_round + self._offset, ordered)
+        own = self._evaluation.in_order(self._asking.sort_out(replies))
+        metrics = self.base.aggregate_evaluate(server_round + self._offset, own)
         if self._resumption is not None:
             self._resumption.note_evaluate_metrics(server_round + self._offset, metrics)
         return metrics
@@ -461,8 +355,7 @@ class SelectionStrategy(Strategy):
     def restore_history(self, records: list[RoundRecord]) -> None:
         """Take up the records of rounds already done; the file then holds these and no others."""
         self.history[:] = records
-        if self._history_path is not None:
-            write_json_lines(self._history_path, [record.to_dict() for record in records])
+        self._file.replace(records)
 
     def settings(self) -> str:
         """Return what a choice depends on besides the state."""

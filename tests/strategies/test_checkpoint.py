@@ -27,7 +27,6 @@ from pncs_flower.strategies import (
     RoundRobin,
     SelectionError,
     UniformSelection,
-    selection,
 )
 from pncs_flower.strategies.checkpoint import CheckpointFolder
 from pncs_flower.strategies.history import append_json_line
@@ -181,7 +180,7 @@ def test_full_disk_costs_the_line_of_a_history_but_not_the_run(tmp_path, monkeyp
             raise OSError(28, "No space left on device")
         append_json_line(path, values)
 
-    monkeypatch.setattr(selection, "append_json_line", full)
+    monkeypatch.setattr("pncs_flower.strategies.history.append_json_line", full)
     strategy = RoundRobin(FedAvg(fraction_evaluate=0.0), history_path=path, seed=3)
     grid = InProcessGrid(numpy_app.make_app(summary_mod), 6)
     strategy.start(grid, numpy_app.initial_arrays(), num_rounds=3)
