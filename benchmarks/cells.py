@@ -23,9 +23,10 @@ from pathlib import Path
 from measure import machine
 
 from pncs_flower.simulations.console import parse_setting
-from pncs_flower.simulations.grid import Cell, Grid, Report
+from pncs_flower.simulations.grid import Cell, Grid
 from pncs_flower.simulations.grid_file import read_grid
 from pncs_flower.simulations.grid_run import CELLS, cell_files, run_grid
+from pncs_flower.simulations.report_plan import Report
 from pncs_flower.simulations.results import read_rounds
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "simulations" / "experiments"

@@ -25,8 +25,9 @@ from unittest.mock import patch
 from measure import machine, own_megabytes
 
 from pncs_flower.simulations.console import parse_setting
-from pncs_flower.simulations.grid import Cell, Report
+from pncs_flower.simulations.grid import Cell
 from pncs_flower.simulations.grid_file import read_grid
+from pncs_flower.simulations.report_plan import Report
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "simulations" / "experiments"
 

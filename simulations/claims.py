@@ -15,7 +15,7 @@ Verdict = tuple[str, list[str]]
 
 
 def judge(claim: Mapping[str, Any], results: GridResults) -> Verdict:
-    """Hold a claim of `grid.check_claim` against the means over seeds.
+    """Hold a claim of `report_plan.check_claim` against the means over seeds.
 
     Panels or lines without a result make it at most hold in part.
     """

@@ -7,14 +7,13 @@ from itertools import product
 from typing import Any
 
 from .config import Config, Scalar, default_run_config, format_toml
+from .report_plan import Report, check_claim
 
 __all__ = [
     "ALL_CLIENTS",
     "PLACES",
     "Cell",
     "Grid",
-    "Report",
-    "check_claim",
     "readable_name",
     "refuse_axes",
     "tupled",
@@ -52,36 +51,6 @@ PLACES = (
     "resume",
 )
 """Settings that say where something is or computes, and change no result."""
-
-
-_CLAIMS = {
-    "best": set[str](),
-    "similar": {"within"},
-    "sooner": {"target", "by", "after"},
-    "ahead": {"from"},
-}
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a report on a grid shows.
-
-    Attributes
-    ----------
-    reference : str
-        The line that every other is tested against; the first if empty.
-    rounds : tuple of int
-        Rounds whose accuracy has a column.
-    targets : tuple of float
-        Accuracies (0 to 1) of which the report says when they are reached.
-    claims : tuple of mapping
-        What the paper says; see `check_claim`.
-    """
-
-    reference: str = ""
-    rounds: tuple[int, ...] = ()
-    targets: tuple[float, ...] = (0.4, 0.5, 0.6)
-    claims: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -331,30 +300,6 @@ def _check_tuning(tune: Mapping[str, Any]) -> None:
         raise ValueError(f"tune = {dict(tune)} must be like {{lr = [0.01, 0.1], seeds = 2}}")
     if seeds < 1:
         raise ValueError(f"tune: seeds = {seeds} must be at least 1")
-
-
-def check_claim(claim: Mapping[str, Any]) -> None:
-    """Refuse a claim that cannot be judged.
-
-    Parameters
-    ----------
-    claim : mapping
-        ``text``, ``against`` (lines) and ``kind``: ``"best"`` (the reference has the highest
-        converged accuracy), ``"similar"`` (all within ``within`` of each other), ``"sooner"`` (it
-        reaches ``target`` in the median ``by`` a round, the others later than ``after``) or
-        ``"ahead"`` (in every round from ``from`` on).
-
-    Raises
-    ------
-    ValueError
-        If a key is missing or unknown.
-    """
-    kind = claim.get("kind")
-    if kind not in _CLAIMS:
-        raise ValueError(f"a claim's kind = {kind!r} must be one of {', '.join(_CLAIMS)}")
-    wanted = {"text", "kind", "against"} | _CLAIMS[kind]
-    if set(claim) != wanted:
-        raise ValueError(f"a claim of kind {kind} has {sorted(claim)}, but needs {sorted(wanted)}")
 
 
 def tupled(value: Any) -> Any:

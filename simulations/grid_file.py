@@ -7,7 +7,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from .grid import Grid, Report, tupled
+from .grid import Grid, tupled
+from .report_plan import Report
 
 __all__ = ["read_grid"]
 

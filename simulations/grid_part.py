@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from .grid import Grid, Report
+from .grid import Grid
+from .report_plan import Report
 
 __all__ = ["part_of"]
 

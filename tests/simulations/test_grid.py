@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from pncs_flower.simulations.config import APP_DIRECTORY
-from pncs_flower.simulations.grid import Grid, check_claim
+from pncs_flower.simulations.grid import Grid
 from pncs_flower.simulations.grid_file import read_grid
+from pncs_flower.simulations.report_plan import check_claim
 
 EXPERIMENTS = sorted((APP_DIRECTORY / "experiments").glob("*.toml"))
 

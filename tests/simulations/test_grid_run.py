@@ -21,12 +21,13 @@ from typer.testing import CliRunner
 
 from pncs_flower.simulations import grid_run
 from pncs_flower.simulations.cli import app
-from pncs_flower.simulations.grid import Cell, Grid, Report
+from pncs_flower.simulations.grid import Cell, Grid
 from pncs_flower.simulations.grid_commands import EXPERIMENTS, TABLE1
 from pncs_flower.simulations.grid_figures import _draw_line
 from pncs_flower.simulations.grid_report import write_report
 from pncs_flower.simulations.grid_results import Run, read_results
 from pncs_flower.simulations.grid_run import run_grid
+from pncs_flower.simulations.report_plan import Report
 from pncs_flower.simulations.results import read_rounds
 
 NEEDS_CHROMIUM = pytest.mark.skipif(
