@@ -20,8 +20,9 @@ from .grid_results import GridResults, Run, mean_interval
 
 __all__ = ["draw_choices", "draw_curves", "draw_similarities", "run_with_similarities"]
 
-# Okabe and Ito's colours, which differ in lightness too; the reference is the first.
-_COLOURS = ("#0072b2", "#e69f00", "#d55e00", "#cc79a7", "#009e73", "#56b4e9", "#7f6000", "#999999")
+# Okabe and Ito's colours, which differ in lightness too, with two darker ones; the reference is
+# the first.
+_COLOURS = ("#0072b2", "#e69f00", "#d55e00", "#cc79a7", "#009e73", "#56b4e9", "#7f6000", "#542788")
 _DASHES = ("-", "--", "-.", ":")
 _MEGABYTE = 1e6
 _HEAT_MAPS = 4

@@ -75,12 +75,16 @@ def _about(results: GridResults) -> str:
         f"clients{f', {results.shared}' if results.shared else ''}; "
         f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}; {len(runs)} runs."
     )
-    warnings = sorted({note for run in runs for note in run.summary["notes"]})
+    warnings = [escape(note) for note in sorted({n for run in runs for n in run.summary["notes"]})]
     if results.missing:
-        warnings.append(f"{len(results.missing)} runs have no result: {', '.join(results.missing)}")
+        names = "".join(f"<li>{escape(name)}</li>" for name in results.missing)
+        warnings.append(
+            f"<details><summary>{len(results.missing)} runs have no result</summary>"
+            f"<ul>{names}</ul></details>"
+        )
     if any(len({len(runs) for runs in lines.values()}) > 1 for lines in results.panels.values()):
         warnings.append("some means are over fewer seeds than others: compare by the paired tests")
-    boxes = "".join(f'<p class="warning">{escape(warning)}</p>' for warning in warnings)
+    boxes = "".join(f'<div class="warning">{warning}</div>' for warning in warnings)
     return f"<p>{escape(text)}</p>{boxes}"
 
 

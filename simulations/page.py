@@ -22,7 +22,8 @@ th, td { padding: .3rem .7rem; text-align: right; border-bottom: 1px solid #ddd;
 th:first-child, td:first-child { text-align: left; }
 thead th { border-bottom: 2px solid #888; vertical-align: bottom; }
 code { font-size: .8rem; overflow-wrap: anywhere; }
-.warning { border-left: 4px solid #d55e00; padding: .3rem 1rem; background: #fdf3ec; }
+.warning { border-left: 4px solid #d55e00; padding: .3rem 1rem; margin: 1rem 0;
+  background: #fdf3ec; }
 a:focus-visible, summary:focus-visible, .scroll:focus-visible { outline: 3px solid #0072b2; }
 @media print { body { max-width: none; padding: 0; font-size: 11pt; }
   h2, caption { break-after: avoid; } img, tr { break-inside: avoid; }
