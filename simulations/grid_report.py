@@ -79,7 +79,7 @@ def _about(results: GridResults) -> str:
     if results.missing:
         names = "".join(f"<li>{escape(name)}</li>" for name in results.missing)
         warnings.append(
-            f"<details><summary>{len(results.missing)} runs have no result</summary>"
+            f"<details><summary>Runs without a result: {len(results.missing)}</summary>"
             f"<ul>{names}</ul></details>"
         )
     if any(len({len(runs) for runs in lines.values()}) > 1 for lines in results.panels.values()):

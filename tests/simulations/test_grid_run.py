@@ -118,7 +118,8 @@ def test_what_is_missing_is_named_in_the_report(finished: Path, tmp_path: Path) 
     lost = next((folder / "cells").glob("*uniform-1-*"))
     lost.unlink()
     text = write_report(folder, read_results(folder)).read_text()
-    assert f"1 runs have no result: {lost.stem}" in text
+    assert "Runs without a result: 1<" in text
+    assert f"<li>{lost.stem}</li>" in text
     assert "some means are over fewer seeds than others" in text
     assert "fewer seeds" not in (finished / "report.html").read_text()
 
