@@ -19,20 +19,31 @@ def read_cell(path: Path) -> tuple[Row, list[Row], Row]:
     ValueError
         If the file is damaged, lacks rounds, or holds another cell than its name says; names it.
     """
+    lines = read_lines(path)
     try:
-        cell, *rounds, summary = read_lines(path)
+        cell, *rounds, summary = lines
         numbers = [row["round"] for row in rounds]
         wanted = cell["settings"]["num-rounds"]
         name = readable_name(cell["panel"], cell["line"], cell["seed"])
-        _ = [(row["accuracy"], row["loss"], row["bytes_up"], row["chosen"]) for row in rounds]
-        _ = summary["versions"]
-    except (KeyError, TypeError, ValueError) as error:
+        for row in rounds:
+            _check_round(row)
+        _ = summary["versions"].items(), summary["notes"], summary["data"]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{_damaged(path)} ({_first_line(error)})") from None
     if numbers != list(range(1, wanted + 1)):
         raise ValueError(f"{_damaged(path)} (it has {len(rounds)} of {wanted} rounds)")
     if path.stem.rpartition("-")[0] != name:
         raise ValueError(f"{_damaged(path)} (it holds {name})")
     return cell, rounds, summary
+
+
+def _check_round(row: Row) -> None:
+    for value in (row["accuracy"], row["loss"], *row["bytes_up"].values()):
+        if not isinstance(value, int | float):
+            raise ValueError(f"round {row['round']} has {value!r} for a number")
+    for name in (*row["chosen"], *row["clients"]):
+        if not isinstance(name, str):
+            raise ValueError(f"round {row['round']} has {name!r} for a client")
 
 
 def read_lines(path: Path) -> list[Row]:

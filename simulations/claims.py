@@ -11,13 +11,14 @@ __all__ = ["Verdict", "judge"]
 
 Lines = Mapping[str, Sequence[Run]]
 Verdict = tuple[str, list[str]]
-"""``"holds"``, ``"holds in part"`` or ``"does not hold"``, and the numbers panel by panel."""
+"""``"holds"``, ``"holds in part"``, ``"does not hold"`` or ``"not judged"``; numbers by panel."""
 
 
 def judge(claim: Mapping[str, Any], results: GridResults) -> Verdict:
     """Hold a claim of `report_plan.check_claim` against the means over seeds.
 
-    Panels or lines without a result make it at most hold in part.
+    A panel where a line has no result, or the runs end too early, is not judged; a claim that is
+    not judged in all panels at most holds in part.
     """
     judges: dict[str, Callable[[Mapping[str, Any], Lines, str], tuple[bool, str]]] = {
         "best": _best,
@@ -25,19 +26,26 @@ def judge(claim: Mapping[str, Any], results: GridResults) -> Verdict:
         "sooner": _sooner,
         "ahead": _ahead,
     }
-    outcomes = []
+    outcomes: list[bool | None] = []
     numbers = []
     for panel, lines in results.panels.items():
         wanted = [results.reference, *claim["against"]]
         absent = [line for line in wanted if line not in lines]
         if absent:
-            outcomes.append(False)
+            outcomes.append(None)
             numbers.append(results.row(panel, f"no result for {', '.join(absent)}"))
             continue
         chosen = {line: lines[line] for line in wanted}
+        last = min(len(run.rounds) for runs in chosen.values() for run in runs)
+        if claim.get("from", 1) > last:
+            outcomes.append(None)
+            numbers.append(results.row(panel, f"not judged; the runs end in round {last}"))
+            continue
         holds, text = judges[claim["kind"]](claim, chosen, results.reference)
         outcomes.append(holds)
         numbers.append(results.row(panel, f"{'yes' if holds else 'no'}; {text}"))
+    if all(outcome is None for outcome in outcomes):
+        return "not judged", numbers
     if all(outcomes):
         return "holds", numbers
     return ("holds in part" if any(outcomes) else "does not hold"), numbers

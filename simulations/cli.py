@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
@@ -25,9 +24,14 @@ class _Commands(TyperGroup):
     """Takes ``run FILE.toml`` for ``grid FILE.toml``: a run of many is a run too."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if len(args) > 1 and args[0] == "run" and args[1].endswith(".toml"):
+        if args and args[0] == "run" and any(_is_grid(text) for text in args[1:]):
             args = ["grid", *args[1:]]
         return super().resolve_command(ctx, args)
+
+
+def _is_grid(text: str) -> bool:
+    """Tell a grid's file from an option, and from its value."""
+    return text.lower().endswith(".toml") and not text.startswith("-") and "=" not in text
 
 
 app = typer.Typer(
@@ -162,7 +166,7 @@ def run(
             )
         for what, idle in unused_settings(config).items():
             text = f"Note: {what} does not use {', '.join(idle)}"
-            err.print(text, highlight=False, soft_wrap=True)
+            err.print(text, soft_wrap=True)
         if engine is Engine.RAY:
             _run_on_ray(config, clients, cpus_per_client, gpus_per_client, logical_gpus)
         else:
@@ -212,9 +216,13 @@ def _resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> 
     if not config.checkpoint:
         raise ValueError(f"the run in {folder} was not saved, as its setting checkpoint is false")
     if done >= config.num_rounds:
-        out.print(f"{folder} has {done} rounds already: nothing is left to do", highlight=False)
+        out.print(
+            f"{folder} has {done} rounds already: nothing is left to do",
+        )
     elif done and not any((folder / CHECKPOINT).glob("*.checkpoint")):
-        out.print(f"{folder} has no checkpoint: it starts again from round 1", highlight=False)
+        out.print(
+            f"{folder} has no checkpoint: it starts again from round 1",
+        )
     return replace(config, resume=True, output_dir=str(folder)), clients or before or 10
 
 
@@ -225,12 +233,13 @@ def _run_on_ray(
         from .flower_run import FLOWER_LOG, run_in_flower
         from .preflight import check_run, detect_machine, place_clients
         from .processes import exit_on_signals
+        from .ray_cluster import cluster_address
         from .results import output_path, read_rounds
 
         placement = place_clients(
             config,
             clients,
-            None if "RAY_ADDRESS" in os.environ else detect_machine(),
+            detect_machine() if cluster_address() is None else None,
             cpus_per_client=cpus_per_client,
             gpus_per_client=gpus_per_client,
             logical_gpus=logical_gpus,
@@ -238,9 +247,9 @@ def _run_on_ray(
         check_run(config, clients, placement)
     output = output_path(config)
     config = replace(config, output_dir=str(output))
-    out.print(f"{clients} clients; {placement.describe()}", highlight=False)
-    out.print(f"Flower's log: {output / FLOWER_LOG}", highlight=False, soft_wrap=True)
-    out.print("Starting Flower and Ray, which takes half a minute or more ...", highlight=False)
+    out.print(f"{clients} clients; {placement.describe()}")
+    out.print(f"Flower's log: {output / FLOWER_LOG}", soft_wrap=True)
+    out.print("Starting Flower and Ray, which takes half a minute or more ...")
     with exit_on_signals(), _progress(config.num_rounds) as show:
         shown = len(read_rounds(output))
 
@@ -253,7 +262,10 @@ def _run_on_ray(
         try:
             run_in_flower(config, clients, placement, output, follow)
         except SystemExit:
-            err.print(f"Stopped. The rounds so far: {output}", highlight=False, soft_wrap=True)
+            err.print(
+                f"Stopped. The rounds so far: {output}",
+                soft_wrap=True,
+            )
             raise
     _conclude(output)
 
@@ -271,8 +283,8 @@ def _run_in_process(config: Config, clients: int) -> None:
     check_device(config)
     check_run(config, clients)
     output = output_path(config)
-    out.print(f"{clients} clients, one after the other in this process", highlight=False)
-    out.print(f"Flower's log: {output / FLOWER_LOG}", highlight=False, soft_wrap=True)
+    out.print(f"{clients} clients, one after the other in this process")
+    out.print(f"Flower's log: {output / FLOWER_LOG}", soft_wrap=True)
     grid = InProcessGrid(client_app, clients, config.to_run_config())
     with (
         exit_on_signals(),
@@ -282,7 +294,10 @@ def _run_in_process(config: Config, clients: int) -> None:
         try:
             train(grid, config, output, show)
         except SystemExit:
-            err.print(f"Stopped. The rounds so far: {output}", highlight=False, soft_wrap=True)
+            err.print(
+                f"Stopped. The rounds so far: {output}",
+                soft_wrap=True,
+            )
             raise
     draw_rounds(output)
     _conclude(output)
@@ -292,7 +307,7 @@ def _conclude(output: Path) -> None:
     from .report import PICTURE, final_table
 
     out.print(final_table(output))
-    out.print(f"Picture: {output / PICTURE}", highlight=False, soft_wrap=True)
+    out.print(f"Picture: {output / PICTURE}", soft_wrap=True)
 
 
 @contextlib.contextmanager
@@ -311,7 +326,7 @@ def _progress(num_rounds: int) -> Iterator[Any]:
 
         def show(row: Mapping[str, Any]) -> None:
             line = round_line(row, num_rounds)
-            bar.console.print(line, highlight=False, markup=False, soft_wrap=True)
+            bar.console.print(line, soft_wrap=True)
             bar.update(task, completed=row["round"], description="training")
 
         yield show

@@ -7,15 +7,17 @@ from collections.abc import Iterator
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from .config import Scalar
 
 __all__ = ["err", "out", "parse_setting", "said_plainly"]
 
-out = Console()
+# Without markup: names, paths and titles may have brackets.
+out = Console(markup=False, highlight=False)
 """For results."""
 
-err = Console(stderr=True)
+err = Console(stderr=True, markup=False, highlight=False)
 """For errors."""
 
 
@@ -27,20 +29,18 @@ def said_plainly() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "pncs_flower":
             raise
-        err.print(
-            f"[bold red]Error:[/bold red] {error.name} is not installed: install pncs-flower with "
-            'what the app needs, "pncs-flower\\[simulation]"',
-            highlight=False,
-            soft_wrap=True,
+        _say_error(
+            f"{error.name} is not installed: install pncs-flower with what the app needs, "
+            '"pncs-flower[simulation]"'
         )
         raise typer.Exit(1) from None
     except (ValueError, OSError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not isinstance(error, _plain_errors()):
             raise
-        text = _escaped(error)
+        text = str(error)
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             text += ": make room and give the same command again, which goes on from there"
-        err.print(f"[bold red]Error:[/bold red] {text}", highlight=False, soft_wrap=True)
+        _say_error(text)
         raise typer.Exit(1) from None
 
 
@@ -53,8 +53,8 @@ def _plain_errors() -> tuple[type[Exception], ...]:
     return SelectionError, RunFailedError
 
 
-def _escaped(error: Exception) -> str:
-    return str(error).replace("[", "\\[")
+def _say_error(text: str) -> None:
+    err.print(Text.assemble(("Error:", "bold red"), " ", text), soft_wrap=True)
 
 
 def parse_setting(text: str) -> tuple[str, Scalar]:

@@ -31,7 +31,7 @@ def list_(data_dir: _FOLDER = "") -> None:
         except (OSError, ValueError):
             state = f"not found; pncs data check {name} says how to have it"
         train, test = _OFFICIAL[name]
-        out.print(f"{name:<14} {train:>5} + {test:>5} examples  {state}", highlight=False)
+        out.print(f"{name:<14} {train:>5} + {test:>5} examples  {state}")
 
 
 @data.command()
@@ -49,10 +49,10 @@ def get(
         folder = download(
             SOURCES[name],
             data_dir.expanduser().resolve(),
-            lambda file, size: out.print(f"{file}: {size / 1e6:.1f} MB", highlight=False),
+            lambda file, size: out.print(f"{file}: {size / 1e6:.1f} MB"),
             address,
         )
-        out.print(f"Use it with: --data-dir {folder}", highlight=False, soft_wrap=True)
+        out.print(f"Use it with: --data-dir {folder}", soft_wrap=True)
 
 
 @data.command()
@@ -61,7 +61,7 @@ def check(name: str, data_dir: _FOLDER = "") -> None:
     with said_plainly():
         found = load_dataset(name, str(Path(data_dir).expanduser()) if data_dir else "")
         parts = ((found.train_images, found.train_labels), (found.test_images, found.test_labels))
-        out.print(f"{found.title}: {'x'.join(map(str, found.image_shape))}", highlight=False)
+        out.print(f"{found.title}: {'x'.join(map(str, found.image_shape))}")
         for part, (images, labels) in zip(("training", "test"), parts, strict=True):
             counts = np.bincount(labels, minlength=found.num_classes)
             if len(images) != len(labels) or len(counts) > found.num_classes or not counts.all():
@@ -71,11 +71,10 @@ def check(name: str, data_dir: _FOLDER = "") -> None:
                 )
             out.print(
                 f"{part}: {len(labels)} examples, {counts.min()} to {counts.max()} of a class",
-                highlight=False,
             )
         if tuple(len(labels) for _, labels in parts) != _OFFICIAL[name]:
             raise ValueError(
                 f"{name} should have {' + '.join(map(str, _OFFICIAL[name]))} examples: some are "
                 "missing or do not belong to it"
             )
-        out.print(f"fingerprint {dataset_fingerprint(name, data_dir)}", highlight=False)
+        out.print(f"fingerprint {dataset_fingerprint(name, data_dir)}")

@@ -1,13 +1,13 @@
 """A grid of runs: every rule in every setting with every seed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from itertools import product
 from typing import Any
 
 from .config import Config, Scalar, default_run_config, format_toml
-from .report_plan import Report, check_claim
+from .report_plan import Report
 
 __all__ = [
     "ALL_CLIENTS",
@@ -40,6 +40,9 @@ _OF_AXES = {
     "seed": "seeds",
 }
 _AXES = ("layers", "selected", "queue")
+# A cell leaves one file, and is run again from its start.
+_OF_SINGLE_RUNS = ("output-dir", "tensorboard", "checkpoint", "resume")
+_LONGEST_NAME = 200  # of 255 bytes that a file name may have, with what comes after it
 PLACES = (
     "output-dir",
     "data-dir",
@@ -195,15 +198,21 @@ class Grid:
                 )
         more = {"queue-length": "queue"} if len(self.queue) > 1 else {}
         refuse_axes(self.settings, more)
-        for own in self.rule.values():
-            refuse_axes({key: value for key, value in own.items() if key != "strategy"}, more)
         _check_tuning(self.tune)
-        lines = list(dict.fromkeys(cell.line for cell in self.cells()))
-        named = [self.report.reference or lines[0]]
-        for claim in self.report.claims:
-            check_claim(claim)
-            named += claim["against"]
-        for line in named:
+        for own in (self.settings, *self.rule.values()):
+            refuse_axes({key: value for key, value in own.items() if key != "strategy"}, more)
+            if self.tune and "lr" in own:
+                raise ValueError(
+                    f"lr = {own['lr']} beside tune, which chooses lr: have one of them"
+                )
+        cells = self.cells()
+        _check_names(cells)
+        lines = list(dict.fromkeys(cell.line for cell in cells))
+        reference = self.report.reference or lines[0]
+        compared = [line for claim in self.report.claims for line in claim["against"]]
+        if reference in compared:
+            raise ValueError(f"report: a claim holds the reference {reference!r} against itself")
+        for line in (reference, *compared):
             if line not in lines:
                 raise ValueError(f"report: there is no {line!r}, only {', '.join(lines)}")
 
@@ -268,7 +277,9 @@ class Grid:
 
 
 def refuse_axes(settings: Mapping[str, Scalar], more: Mapping[str, str] | None = None) -> None:
-    """Refuse settings that are an axis of the grid: every label would say otherwise.
+    """Refuse settings that are an axis of the grid, or of no use in one.
+
+    A setting that is an axis would make every label say otherwise.
 
     Parameters
     ----------
@@ -287,6 +298,12 @@ def refuse_axes(settings: Mapping[str, Scalar], more: Mapping[str, str] | None =
             raise ValueError(
                 f"the setting {key} = {settings[key]} is an axis of a grid: use {axis}"
             )
+    for key in _OF_SINGLE_RUNS:
+        if key in settings:
+            raise ValueError(
+                f"the setting {key} = {settings[key]} is for a single run (pncs run --set): leave "
+                "it out of a grid"
+            )
 
 
 def _check_tuning(tune: Mapping[str, Any]) -> None:
@@ -298,8 +315,27 @@ def _check_tuning(tune: Mapping[str, Any]) -> None:
     )
     if set(tune) != {"lr", "seeds"} or not rates or not good_rates or type(seeds) is not int:
         raise ValueError(f"tune = {dict(tune)} must be like {{lr = [0.01, 0.1], seeds = 2}}")
+    if len(set(rates)) < len(rates):
+        raise ValueError(f"tune: lr = {list(rates)} must be different rates")
     if seeds < 1:
         raise ValueError(f"tune: seeds = {seeds} must be at least 1")
+
+
+def _check_names(cells: Sequence[Cell]) -> None:
+    """Refuse labels of which files could not be named, or two runs would have one name."""
+    seen: dict[str, str] = {}
+    for cell in cells:
+        name = readable_name(cell.panel, cell.line, cell.seed)
+        if seen.setdefault(name, cell.line) != cell.line:
+            raise ValueError(
+                f"the rules {seen[name]!r} and {cell.line!r} differ in no letter or digit, so that "
+                "their files would have the same name: rename one"
+            )
+        if len(name.encode()) > _LONGEST_NAME:
+            raise ValueError(
+                f"the rule {cell.line[:40]!r}... has too long a name: a file would be called by "
+                f"{len(name.encode())} bytes, and may be by {_LONGEST_NAME}"
+            )
 
 
 def tupled(value: Any) -> Any:

@@ -56,7 +56,9 @@ def grid(
     file: Annotated[Path, typer.Argument(help="TOML file; see simulations/experiments.")],
     output: Annotated[
         Path | None,
-        typer.Option(help="Folder for the results. [dim]\\[default: runs/<file>][/dim]"),
+        typer.Option(
+            help="Folder for the results. [dim]\\[default: runs/<file>, or runs/<file>-quick][/dim]"
+        ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds, from 0.")] = None,
     quick: Annotated[bool, typer.Option(help="The grid's quick version.")] = False,
@@ -67,7 +69,7 @@ def grid(
     """Run a grid, or what is missing of it, and write its report."""
     with said_plainly():
         changes = dict(parse_setting(text) for text in settings or [])
-        folder = output or Path("runs") / file.stem
+        folder = output or Path("runs") / (f"{file.stem}-quick" if quick else file.stem)
         failed = _run(
             file, folder, changes, seeds=seeds, quick=quick, workers=workers, only=only or ()
         )
@@ -177,28 +179,38 @@ def _run(
 
     if workers is None:
         workers = detect_machine().cpus
-    out.print(wanted.title, highlight=False)
+    out.print(wanted.title)
     unused = [unused_settings(cell.config) for cell in wanted.cells()]
     for key in changes:
         if all(any(key in keys for keys in each.values()) for each in unused):
-            err.print(f"Note: no run uses {key}", highlight=False)
+            err.print(f"Note: no run uses {key}")
     start = last = time.perf_counter()
     with exit_on_signals(), _bar() as bar:
-        task = bar.add_task("cells", total=None)
+        task = bar.add_task("runs", total=None)
+        parts = iter(("runs for the learning rates", "runs") if wanted.tune else ("runs",))
+
+        def begin(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+            text = f"{total} {next(parts)}" + (f", of which {done} are there" if done else "")
+            bar.console.print(text)
 
         def show(cell: Cell, done: int, total: int) -> None:
             nonlocal last
             bar.update(task, completed=done, total=total, description=f"{cell.panel}: {cell.line}")
             if not out.is_terminal and time.perf_counter() - last > _SECONDS_BETWEEN_LINES:
                 last = time.perf_counter()
-                out.print(f"{last - start:.0f} s: {done} of {total} runs", highlight=False)
+                out.print(f"{last - start:.0f} s: {done} of {total} runs")
 
-        failures = run_grid(wanted, folder, workers, show)
-    out.print(f"{time.perf_counter() - start:.0f} s", highlight=False)
+        try:
+            failures = run_grid(wanted, folder, workers, show, begin)
+        except (KeyboardInterrupt, SystemExit):
+            err.print("Stopped. The same command goes on from here.")
+            raise
+    out.print(f"{time.perf_counter() - start:.0f} s")
     for name, reason in failures.items():
-        err.print(f"failed: {name}: {reason}", highlight=False, markup=False, soft_wrap=True)
+        err.print(f"failed: {name}: {reason}", soft_wrap=True)
     if failures:
-        err.print("The same command runs the failed cells again, and no other.", highlight=False)
+        err.print("The same command runs the failed cells again, and no other.")
     _report(folder)
     return bool(failures)
 
@@ -223,7 +235,7 @@ def _run_table1(
     study = Study.of_the_paper(changes, quick)
     study = replace(study, seeds=seeds or study.seeds)
     workers = detect_machine().cpus if workers is None else workers
-    out.print("Table 1: which feature tells a good pair of clients", highlight=False)
+    out.print("Table 1: which feature tells a good pair of clients")
     start = time.perf_counter()
     with exit_on_signals(), _bar() as bar:
         task = bar.add_task("pairs", total=None)
@@ -235,15 +247,15 @@ def _run_table1(
         )
     rows = analyse(study, observed)
     page = write_table1(folder, study, observed, rows)
-    out.print(f"{time.perf_counter() - start:.0f} s", highlight=False)
+    out.print(f"{time.perf_counter() - start:.0f} s")
     for verdict, text, _ in judge_rows(rows):
-        out.print(f"{verdict}: {text}", highlight=False, markup=False, soft_wrap=True)
-    out.print(f"Report: {page}", highlight=False, soft_wrap=True)
+        out.print(f"{verdict}: {text}", soft_wrap=True)
+    out.print(f"Report: {page}", soft_wrap=True)
 
 
 def _bar() -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -263,7 +275,7 @@ def _report(folder: Path) -> None:
     page = write_report(folder, results)
     for claim in results.grid["report"]["claims"]:
         verdict, _ = judge(claim, results)
-        out.print(f"{verdict}: {claim['text']}", highlight=False, markup=False, soft_wrap=True)
+        out.print(f"{verdict}: {claim['text']}", soft_wrap=True)
     if results.missing:
-        out.print(f"{len(results.missing)} runs have no result", highlight=False)
-    out.print(f"Report: {page}", highlight=False, soft_wrap=True)
+        out.print(f"Runs without a result: {len(results.missing)}")
+    out.print(f"Report: {page}", soft_wrap=True)

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
@@ -42,10 +43,11 @@ def draw_curves(results: GridResults, over: Literal["rounds", "bytes"], path: Pa
     FigureCanvasAgg(figure)
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True).flat
     lines = _lines(results)
+    drawn: dict[str, Line2D] = {}
     for axes, (panel, by_line) in zip(grid, panels.items(), strict=False):
         for line, runs in by_line.items():
-            _draw_line(axes, runs, over, lines.index(line), line)
-        axes.set_title(results.label(panel), fontsize=10)
+            drawn[line] = _draw_line(axes, runs, over, lines.index(line), line == ALL_CLIENTS)
+        axes.set_title(_plain(results.label(panel)), fontsize=10)
         axes.set_xlabel("round" if over == "rounds" else "MB sent by clients (log scale)")
         axes.grid(color="#dddddd", linewidth=0.7)
         axes.spines[["top", "right"]].set_visible(False)
@@ -59,15 +61,31 @@ def draw_curves(results: GridResults, over: Literal["rounds", "bytes"], path: Pa
     for axes in list(figure.axes)[len(panels) :]:
         axes.set_visible(False)
     figure.axes[0].set_ylabel("test accuracy")
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    figure.legend(
+        [drawn[line] for line in lines],
+        [_plain(line) for line in lines],
+        loc="outside lower center",
+        ncols=4,
+        frameon=False,
+        fontsize=9,
+    )
     figure.savefig(path)
 
 
-def draw_choices(results: GridResults, path: Path) -> None:
-    """Draw who was chosen when, in the first panel with the first seed: a plot for each line."""
+def draw_choices(results: GridResults, path: Path) -> bool:
+    """Draw who was chosen when, in the first panel with the first seed: a plot for each line.
+
+    Nothing is drawn where all lines are of all clients.
+
+    Returns
+    -------
+    bool
+        Whether there is a picture.
+    """
     by_line = next(iter(results.panels.values()))
     runs = {line: some[0] for line, some in by_line.items() if line != ALL_CLIENTS}
+    if not runs:
+        return False
     columns = min(4, len(runs))
     rows = -(-len(runs) // columns)
     figure = Figure(figsize=(max(6.4, 3.1 * columns), 2.6 * rows), dpi=150, layout="constrained")
@@ -85,7 +103,7 @@ def draw_choices(results: GridResults, path: Path) -> None:
             interpolation="nearest",
             extent=(0.5, len(run.rounds) + 0.5, len(clients) - 0.5, -0.5),
         )
-        axes.set_title(line, fontsize=10)
+        axes.set_title(_plain(line), fontsize=10)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[:].set_visible(False)
@@ -94,6 +112,7 @@ def draw_choices(results: GridResults, path: Path) -> None:
     figure.supxlabel("round", fontsize=10)
     figure.supylabel("client", fontsize=10)
     figure.savefig(path)
+    return True
 
 
 def run_with_similarities(results: GridResults) -> Run | None:
@@ -145,22 +164,27 @@ def _lines(results: GridResults) -> list[str]:
     return [results.reference, *(line for line in every if line != results.reference)]
 
 
-def _draw_line(axes: Axes, runs: Sequence[Run], over: str, index: int, label: str) -> None:
+def _plain(text: str) -> str:
+    """Keep matplotlib from reading a name as a formula."""
+    return text.replace("$", r"\$")
+
+
+def _draw_line(axes: Axes, runs: Sequence[Run], over: str, index: int, ceiling: bool) -> Line2D:
     mean, half = mean_interval(np.stack([run.accuracy for run in runs]))
     if over == "rounds":
         x = np.arange(1, len(mean) + 1, dtype=np.float64)
     else:
         x = np.mean([run.bytes_up for run in runs], axis=0) / _MEGABYTE
     # Where the colours begin again the dashes are others; the ceiling is black.
-    colour = "#000000" if label == ALL_CLIENTS else _COLOURS[index % len(_COLOURS)]
-    axes.plot(
+    colour = "#000000" if ceiling else _COLOURS[index % len(_COLOURS)]
+    (drawn,) = axes.plot(
         x,
         mean,
         color=colour,
         linestyle=_DASHES[(index + index // len(_COLOURS)) % len(_DASHES)],
         linewidth=2.4 if index == 0 else 1.4,
-        label=label,
     )
     if np.isfinite(half).all():
         low, high = np.clip((mean - half, mean + half), 0, 1)
         axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
+    return drawn

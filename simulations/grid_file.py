@@ -33,6 +33,7 @@ def read_grid(path: Path) -> Grid:
         report = values.pop("report", {})
         _check_keys(report, Report, "report.")
         _check_keys(values, Grid)
+        _check_quick(values.get("quick", {}))
         missing = [key for key in ("title", "rules") if key not in values]
         if missing:
             raise ValueError(f"missing: {', '.join(missing)}")
@@ -62,6 +63,15 @@ def _check_keys(values: Mapping[str, Any], kind: Any, prefix: str = "") -> None:
         )
         if not good:
             raise ValueError(f"{prefix}{key} = {value!r} has the wrong type")
+
+
+def _check_quick(values: Mapping[str, Any]) -> None:
+    """Check the keys of the grid that are replaced; settings are checked with all others."""
+    keys = {f.name for f in fields(Grid)}
+    for key in ("title", "quick", "report"):
+        if key in values:
+            raise ValueError(f"[quick] cannot replace {key}")
+    _check_keys({key: value for key, value in values.items() if key in keys}, Grid, "quick.")
 
 
 def _all_of(values: Sequence[Any], wanted: str) -> bool:

@@ -35,7 +35,6 @@ def write_report(folder: Path, results: GridResults) -> Path:
     """
     draw_curves(results, "rounds", folder / "rounds.png")
     draw_curves(results, "bytes", folder / "bytes.png")
-    draw_choices(results, folder / "choices.png")
     _write_csv(folder, results)
     parts = [
         f"<h1>{escape(results.grid['title'])}</h1>",
@@ -55,9 +54,7 @@ def write_report(folder: Path, results: GridResults) -> Path:
         _targets(results),
         "<h2>Paired tests</h2>",
         _tests(results),
-        "<h2>Who was chosen when</h2>",
-        picture(folder / "choices.png", "Chosen clients by round, by rule"),
-        f"<p>{escape(next(iter(results.panels)))}, the first seed.</p>",
+        _choices(results, folder / "choices.png"),
         _similarities(results, folder / "similarities.png"),
         "<h2>Settings</h2>",
         _tuning(results),
@@ -156,6 +153,16 @@ def _bytes_per_round(results: GridResults) -> str:
     )
     headings = ["rule", "before the choice", "updates", "sent by clients", "sent to clients"]
     return table(headings, rows, caption)
+
+
+def _choices(results: GridResults, path: Path) -> str:
+    if not draw_choices(results, path):
+        return ""
+    return (
+        "<h2>Who was chosen when</h2>"
+        + picture(path, "Chosen clients by round, by rule")
+        + f"<p>{escape(next(iter(results.panels)))}, the first seed.</p>"
+    )
 
 
 def _similarities(results: GridResults, path: Path) -> str:

@@ -150,7 +150,7 @@ def read_results(folder: Path) -> GridResults:
         raise FileNotFoundError(
             f"{folder} has no {GRID}: give the folder that pncs grid or pncs reproduce wrote"
         )
-    grid = read_lines(folder / GRID)[0]
+    grid = _read_grid(folder / GRID)
     panels: dict[str, dict[str, list[Run]]] = {}
     missing = []
     for name in grid["cells"]:
@@ -162,11 +162,24 @@ def read_results(folder: Path) -> GridResults:
         runs = panels.setdefault(cell["panel"], {}).setdefault(cell["line"], [])
         runs.append(Run(cell, rounds, summary))
     if not panels:
-        raise ValueError(f"{folder} has no finished cell: run pncs grid or pncs reproduce again")
+        raise ValueError(f"{folder} has no finished run, so there is nothing to report")
     for lines in panels.values():
         for runs in lines.values():
             runs.sort(key=lambda run: int(run.cell["seed"]))
     return GridResults(grid, panels, tuple(missing))
+
+
+def _read_grid(path: Path) -> Mapping[str, Any]:
+    try:
+        grid: Mapping[str, Any] = read_lines(path)[0]
+        _ = grid["title"], [path.parent / name for name in grid["cells"]]
+        report = grid["report"]
+        _ = report["reference"], report["rounds"], report["targets"], report["claims"]
+    except (IndexError, KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"{path} is damaged: give the command again that ran the grid, which writes it anew"
+        ) from None
+    return grid
 
 
 def mean_interval(values: Vector) -> tuple[Vector, Vector]:

@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from pncs_flower.strategies.history import write_json_lines
+from pncs_flower.strategies.lock import hold_folder
 
 from .cell_file import read_cell
 from .data import dataset_fingerprint
 from .frozen import weights_fingerprint
-from .grid import Cell, Grid
+from .grid import PLACES, Cell, Grid
+from .grid_check import CellChecks
 from .grid_tuning import choose_rates, tuning_cells, with_rates
+from .processes import keeping_handlers
+from .ray_cluster import cluster_address
 from .results import read_rounds
 
 __all__ = ["CELLS", "GRID", "cell_files", "run_grid"]
@@ -52,7 +56,11 @@ def cell_files(cells: Iterable[Cell], folder: Path) -> dict[Path, Cell]:
 
 
 def run_grid(
-    grid: Grid, folder: Path, workers: int, on_cell: Callable[[Cell, int, int], None]
+    grid: Grid,
+    folder: Path,
+    workers: int,
+    on_cell: Callable[[Cell, int, int], None],
+    on_start: Callable[[int, int], None] | None = None,
 ) -> dict[str, str]:
     """Tune what the grid wants tuned, then run every cell that has no file yet.
 
@@ -68,6 +76,8 @@ def run_grid(
     on_cell : callable
         Called as ``on_cell(cell, done, total)`` when a cell is over, well or not; those of the
         tuning are counted by themselves.
+    on_start : callable, optional (default: None)
+        Called as ``on_start(done, total)`` before the first cell, with those that are there.
 
     Returns
     -------
@@ -77,12 +87,21 @@ def run_grid(
     Raises
     ------
     ValueError, FileNotFoundError
-        If a setting is wrong, data or weights are missing, the data cannot be divided so, or the
-        file of a cell is damaged; before anything runs. If no learning rate is of use to a rule.
+        If a setting is wrong, data or weights are missing, the data cannot be divided so, the
+        file of a cell is damaged, or another process runs a grid in this folder; before anything
+        runs. If no learning rate is of use to a rule.
     """
-    with _pool(workers) as run_cells:
+    folder.mkdir(parents=True, exist_ok=True)
+    checks = CellChecks()
+    with _held(folder), _pool(workers) as run_cells:
+
+        def finish(files: Cells) -> dict[str, str]:
+            return _finish(files, checks, run_cells, on_cell, on_start or (lambda *_: None))
+
         tuning = cell_files(tuning_cells(grid), folder / TUNING)
-        failures = _finish(tuning, run_cells, on_cell)
+        if any(not path.exists() for path in tuning):
+            checks.check(grid.cells())  # those to come as well: tuning may take hours
+        failures = finish(tuning)
         broken = {name: why for name, why in failures.items() if not why.startswith(_DIVERGED)}
         if broken:
             return broken  # a rate must not be passed over because a disk was full
@@ -92,23 +111,40 @@ def run_grid(
         files = cell_files(with_rates(grid.cells(), tuned), folder / CELLS)
         names = [path.name for path in files]
         about = {**asdict(grid), "tuned": [asdict(each) for each in tuned], "cells": names}
-        folder.mkdir(parents=True, exist_ok=True)
         write_json_lines(folder / GRID, [about])
-        return _finish(files, run_cells, on_cell)
+        return finish(files)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Keep others from running the same cells."""
+    lock = hold_folder(folder)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.close()
 
 
 def _finish(
-    files: Cells, run_cells: RunCells, on_cell: Callable[[Cell, int, int], None]
+    files: Cells,
+    checks: CellChecks,
+    run_cells: RunCells,
+    on_cell: Callable[[Cell, int, int], None],
+    on_start: Callable[[int, int], None],
 ) -> dict[str, str]:
     """Run the cells that have no file yet, and return those that failed."""
     todo = {path: cell for path, cell in files.items() if not path.exists()}
     for path in files.keys() - todo.keys():
-        read_cell(path)  # a damaged one is told now and not after hours
+        _check_file(path, files[path])  # a damaged one is told now and not after hours
     for folder in {path.parent for path in files}:
         folder.mkdir(parents=True, exist_ok=True)
-    _prepare(todo.values())
+    # It also computes the features of frozen layers, but once.
+    checks.check(todo.values())
     failures: dict[str, str] = {}
     done = len(files) - len(todo)
+    if files:
+        on_start(done, len(files))
     for path, outcome in run_cells(todo):
         done += 1
         if isinstance(outcome, str):
@@ -119,15 +155,15 @@ def _finish(
     return failures
 
 
-def _prepare(cells: Iterable[Cell]) -> None:
-    """Find what cannot be divided so, and compute the features of frozen layers but once."""
-    from .inputs import load_inputs
-    from .partitions import check_partition
-
-    for parts, clients in {(cell.config.of_parts(), cell.clients) for cell in cells}:
-        config = parts.config
-        labels = load_inputs(config).train_labels
-        check_partition(labels, clients, config.partition, config.shards_per_client)
+def _check_file(path: Path, cell: Cell) -> None:
+    """Refuse a file that is not of this cell: a name says only part of what a cell is."""
+    found = read_cell(path)[0]["settings"]
+    for key, value in cell.settings.items():
+        if key not in PLACES and found.get(key) != value:
+            raise ValueError(
+                f"{path} is damaged: it was run with {key} = {found.get(key)!r}, not {value!r}: "
+                "delete it and run again"
+            )
 
 
 def _run_cell(cell: Cell) -> Rows:
@@ -161,18 +197,9 @@ def _pool(workers: int) -> Iterator[RunCells]:
         nonlocal started
         if not cells:
             return
-        import ray
 
         if not started:
-            existing = "RAY_ADDRESS" in os.environ
-            ray.init(
-                # Else Ray would join whatever cluster somebody has started on this machine.
-                address=None if existing else "local",
-                num_cpus=None if existing else workers,
-                include_dashboard=None if existing else False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
+            _start_ray(workers)
             started = True
         yield from _run_on_ray(cells, workers)
 
@@ -183,6 +210,27 @@ def _pool(workers: int) -> Iterator[RunCells]:
             import ray
 
             ray.shutdown()
+
+
+def _start_ray(workers: int) -> None:
+    """Start Ray, or join the cluster of ``RAY_ADDRESS``."""
+    import ray
+
+    address = cluster_address()
+    try:
+        with keeping_handlers():
+            ray.init(
+                # Else Ray would join whatever cluster somebody has started on this machine.
+                address="local" if address is None else None,
+                num_cpus=workers if address is None else None,
+                include_dashboard=False if address is None else None,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        if address is None:
+            raise
+        raise ValueError(f"RAY_ADDRESS = {address}: {error}") from error
 
 
 def _run_here(cells: Cells) -> Iterator[Outcome]:

@@ -14,7 +14,7 @@ from .cut_network import FROZEN_PREFIX, build_tail
 from .data import as_float, load_dataset
 from .frozen import load_frozen
 from .models import build_model
-from .partitions import partition_examples
+from .partitions import check_partition, partition_examples
 from .state_dict import State, read_state
 from .vgg16 import build_last_layers, read_weights
 
@@ -73,6 +73,10 @@ class Inputs:
             places=np.flatnonzero(~held_back),
         )
 
+    def check_division(self, config: Config, num_clients: int) -> None:
+        """Raise what `divide` would raise, in a second at most."""
+        check_partition(self.train_labels, num_clients, config.partition, **_division(config))
+
     def divide(self, config: Config, num_clients: int) -> list[NDArray[np.int64]]:
         """Return the training examples of each client, as the settings divide them.
 
@@ -82,12 +86,7 @@ class Inputs:
             If they cannot be divided so.
         """
         return partition_examples(
-            self.train_labels,
-            num_clients,
-            config.partition,
-            shards_per_client=config.shards_per_client,
-            dirichlet_alpha=config.dirichlet_alpha,
-            seed=config.seed,
+            self.train_labels, num_clients, config.partition, **_division(config)
         )
 
     def train_tensors(self, examples: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
@@ -109,6 +108,14 @@ class Inputs:
                 features.sub_(mean).div_(deviation)
             return features
         return torch.from_numpy(as_float(values, self.max_value))
+
+
+def _division(config: Config) -> dict[str, Any]:
+    return {
+        "shards_per_client": config.shards_per_client,
+        "dirichlet_alpha": config.dirichlet_alpha,
+        "seed": config.seed,
+    }
 
 
 def load_inputs(config: Config) -> Inputs:

@@ -1,6 +1,8 @@
 """Which client holds which training examples."""
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 from pncs_flower.randomness import derive_seed, generator
 
 if TYPE_CHECKING:
-    from flwr_datasets.partitioner import Partitioner
+    from flwr_datasets.partitioner import DirichletPartitioner, Partitioner
 
 __all__ = ["check_partition", "partition_examples"]
 
@@ -55,10 +57,9 @@ def partition_examples(
     ValueError
         If the examples cannot be divided so.
     """
-    check_partition(labels, num_clients, scheme, shards_per_client)
-    from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner, ShardPartitioner
+    _check_counts(labels, num_clients, scheme, shards_per_client)
+    from flwr_datasets.partitioner import IidPartitioner, ShardPartitioner
 
-    partition_seed = derive_seed(seed, "partition")
     partitioner: Partitioner
     if scheme == "shards":
         shard_size, shards_per_class = _shard_size(labels, num_clients, shards_per_client)
@@ -69,17 +70,11 @@ def partition_examples(
             partition_by="label",
             num_shards_per_partition=shards_per_client,
             shard_size=shard_size,
-            seed=partition_seed,
+            seed=derive_seed(seed, "partition"),
         )
     elif scheme == "dirichlet":
         chosen = np.arange(len(labels))
-        partitioner = DirichletPartitioner(
-            num_clients,
-            partition_by="label",
-            alpha=float(dirichlet_alpha),
-            min_partition_size=1,
-            seed=partition_seed,
-        )
+        partitioner = _dirichlet(num_clients, dirichlet_alpha, seed)
     else:
         chosen = generator(seed, "partition").permutation(len(labels))
         partitioner = IidPartitioner(num_clients)
@@ -87,9 +82,54 @@ def partition_examples(
 
 
 def check_partition(
+    labels: NDArray[np.int64],
+    num_clients: int,
+    scheme: str = "shards",
+    *,
+    shards_per_client: int = 2,
+    dirichlet_alpha: float = 0.5,
+    seed: int = 0,
+) -> None:
+    """Raise what `partition_examples` would raise, in a second at most."""
+    _check_counts(labels, num_clients, scheme, shards_per_client)
+    if scheme == "dirichlet":
+        from datasets import Dataset
+
+        partitioner = _dirichlet(num_clients, dirichlet_alpha, seed)
+        partitioner.dataset = Dataset.from_dict({"label": labels})
+        with _drawing(num_clients):
+            _ = partitioner.num_partitions  # which draws the sizes, and copies no example
+
+
+def _dirichlet(num_clients: int, alpha: float, seed: int) -> "DirichletPartitioner":
+    from flwr_datasets.partitioner import DirichletPartitioner
+
+    return DirichletPartitioner(
+        num_clients,
+        partition_by="label",
+        alpha=float(alpha),
+        min_partition_size=1,
+        seed=derive_seed(seed, "partition"),
+    )
+
+
+@contextmanager
+def _drawing(num_clients: int) -> Iterator[None]:
+    try:
+        with warnings.catch_warnings():
+            # One warning for each redraw of a Dirichlet partition; giving up is an error.
+            warnings.simplefilter("ignore")
+            yield
+    except ValueError as error:
+        raise ValueError(
+            f"the examples cannot be divided among {num_clients} clients so that each has one: "
+            f"have fewer clients, or a larger dirichlet-alpha ({error})"
+        ) from error
+
+
+def _check_counts(
     labels: NDArray[np.int64], num_clients: int, scheme: str, shards_per_client: int
 ) -> None:
-    """Refuse what can be known not to divide, in no time; see `partition_examples`."""
     if num_clients < 1 or num_clients > len(labels):
         raise ValueError(
             f"{num_clients} clients cannot share {len(labels)} examples: have between 1 and "
@@ -136,15 +176,7 @@ def _run(
 
     columns: dict[str, Any] = {"label": labels[chosen], "example": chosen}
     partitioner.dataset = Dataset.from_dict(columns)
-    try:
-        with warnings.catch_warnings():
-            # One warning for each redraw of a Dirichlet partition; giving up is an error.
-            warnings.simplefilter("ignore")
-            parts = [partitioner.load_partition(client) for client in range(num_clients)]
-    except ValueError as error:
-        raise ValueError(
-            f"the examples cannot be divided among {num_clients} clients so that each has one: "
-            f"have fewer clients, or a larger dirichlet-alpha ({error})"
-        ) from error
+    with _drawing(num_clients):
+        parts = [partitioner.load_partition(client) for client in range(num_clients)]
     # As NumPy from the start: a column read value by value takes a minute for a million examples.
     return [np.asarray(part.with_format("numpy")["example"][:], np.int64) for part in parts]

@@ -11,7 +11,6 @@ from pncs_flower.layers import choose_layers
 from .config import Config
 from .gpu_memory import check_gpu_memory, free_gpu_memory
 from .inputs import empty_model, load_inputs
-from .partitions import check_partition
 from .strategies import build_strategy
 
 __all__ = ["Machine", "Placement", "check_device", "check_run", "detect_machine", "place_clients"]
@@ -202,9 +201,7 @@ def check_run(
     if request is not None:
         choose_layers(ArrayRecord(model.state_dict()), request.layers)
     if num_clients is not None:
-        check_partition(
-            inputs.train_labels, num_clients, config.partition, config.shards_per_client
-        )
+        inputs.check_division(config, num_clients)
     if num_clients is not None and placement is not None and placement.machine is not None:
         check_gpu_memory(
             config,

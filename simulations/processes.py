@@ -16,6 +16,7 @@ __all__ = [
     "exit_on_signals",
     "guarded",
     "ignoring_signals",
+    "keeping_handlers",
     "stop_descendants",
 ]
 
@@ -127,6 +128,17 @@ def exit_on_signals() -> Iterator[None]:
     for number, current in before.items():
         if current is not signal.SIG_IGN:  # as nohup leaves it
             signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number, current in before.items():
+            signal.signal(number, current)
+
+
+@contextlib.contextmanager
+def keeping_handlers() -> Iterator[None]:
+    """Put the handlers of signals back in their place, where a library puts its own there."""
+    before = {number: signal.getsignal(number) for number in _ENDING}
     try:
         yield
     finally:

@@ -6,11 +6,11 @@ from typing import Any
 
 __all__ = ["Report", "check_claim"]
 
-_CLAIMS = {
-    "best": set[str](),
-    "similar": {"within"},
-    "sooner": {"target", "by", "after"},
-    "ahead": {"from"},
+_CLAIMS: dict[str, tuple[str, ...]] = {
+    "best": (),
+    "similar": ("within",),
+    "sooner": ("target", "by", "after"),
+    "ahead": ("from",),
 }
 
 
@@ -35,6 +35,16 @@ class Report:
     targets: tuple[float, ...] = (0.4, 0.5, 0.6)
     claims: tuple[Mapping[str, Any], ...] = ()
 
+    def __post_init__(self) -> None:
+        for number in self.rounds:
+            if number < 1:
+                raise ValueError(f"report.rounds: {number} must be at least 1")
+        for target in self.targets:
+            if not 0 < target <= 1:
+                raise ValueError(f"report.targets: {target} must be above 0 and at most 1")
+        for claim in self.claims:
+            check_claim(claim)
+
 
 def check_claim(claim: Mapping[str, Any]) -> None:
     """Refuse a claim that cannot be judged.
@@ -50,11 +60,29 @@ def check_claim(claim: Mapping[str, Any]) -> None:
     Raises
     ------
     ValueError
-        If a key is missing or unknown.
+        If a key is missing or unknown, or a value is not what it should be.
     """
     kind = claim.get("kind")
     if kind not in _CLAIMS:
         raise ValueError(f"a claim's kind = {kind!r} must be one of {', '.join(_CLAIMS)}")
-    wanted = {"text", "kind", "against"} | _CLAIMS[kind]
+    wanted = {"text", "kind", "against", *_CLAIMS[kind]}
     if set(claim) != wanted:
         raise ValueError(f"a claim of kind {kind} has {sorted(claim)}, but needs {sorted(wanted)}")
+    if not isinstance(claim["text"], str):
+        raise ValueError(f"a claim's text = {claim['text']!r} must be text")
+    against = claim["against"]
+    if (
+        not isinstance(against, list | tuple)
+        or not against
+        or not all(isinstance(line, str) for line in against)
+    ):
+        raise ValueError(f"a claim's against = {against!r} must be a list of rules, at least one")
+    for key in _CLAIMS[kind]:
+        value = claim[key]
+        if key in ("within", "target"):
+            good = isinstance(value, int | float) and type(value) is not bool and 0 < value <= 1
+            limits = "a number above 0 and at most 1"
+        else:
+            good, limits = type(value) is int and value >= 1, "a whole number, at least 1"
+        if not good:
+            raise ValueError(f"a claim's {key} = {value!r} must be {limits}")

@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pncs_flower.simulations.config import APP_DIRECTORY
 from pncs_flower.simulations.grid import Grid
 from pncs_flower.simulations.grid_file import read_grid
-from pncs_flower.simulations.report_plan import check_claim
+from pncs_flower.simulations.report_plan import Report, check_claim
 
 EXPERIMENTS = sorted((APP_DIRECTORY / "experiments").glob("*.toml"))
 
@@ -80,7 +81,7 @@ def test_a_cells_name_depends_on_results_and_not_on_places() -> None:
         changed = {key.replace("_", "-"): value for key, value in settings.items()}
         return replace(grid, settings=changed).cells()[0].name(files)  # type: ignore[arg-type]
 
-    assert name() == name(data_dir="/elsewhere", output_dir="x", device="cpu")
+    assert name() == name(data_dir="/elsewhere", cache_dir="x", device="cpu")
     assert len({name(), name(lr=0.5), name("other files")}) == 3
 
 
@@ -100,6 +101,21 @@ def test_a_cells_name_depends_on_results_and_not_on_places() -> None:
         ("[rule.fedcor]\nlr = 1.0", r"\[rule.fedcor\] is for a rule that is not among"),
         ('[report]\nreference = "afl"', "there is no 'afl', only pncs, uniform"),
         ("seeds = [", "is not TOML"),
+        ("tune = {lr = [0.1, 0.1], seeds = 1}", r"lr = \[0.1, 0.1\] must be different rates"),
+        ("tune = {lr = [0.1], seeds = 1}\n[settings]\nlr = 0.5", "lr = 0.5 beside tune"),
+        ("tune = {lr = [0.1], seeds = 1}\n[rule.pncs]\nlr = 0.3", "lr = 0.3 beside tune"),
+        ("[settings]\noutput-dir = 'x'", "output-dir = x is for a single run"),
+        ("[rule.pncs]\ntensorboard = true", "tensorboard = True is for a single run"),
+        ("[report]\ntargets = [nan]", "report.targets: nan must be above 0"),
+        ("[report]\nrounds = [0]", "report.rounds: 0 must be at least 1"),
+        ("[quick]\nseeds = 'a'", "quick.seeds = 'a' has the wrong type"),
+        ("[quick]\nseeds = true", "quick.seeds = True has the wrong type"),
+        ("[quick]\nshards = 3", "quick.shards = 3 has the wrong type"),
+        ("[quick]\nrules = 'uniform'", "quick.rules = 'uniform' has the wrong type"),
+        ("[quick]\ntune = 3", "quick.tune = 3 has the wrong type"),
+        ("[quick]\ntitle = 'z'", r"\[quick\] cannot replace title"),
+        ("[quick]\nquick = {}", r"\[quick\] cannot replace quick"),
+        ("[quick]\nreport = {}", r"\[quick\] cannot replace report"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_file(tmp_path: Path, text: str, message: str) -> None:
@@ -114,9 +130,41 @@ def test_an_unknown_rule_is_named(tmp_path: Path) -> None:
         read_grid(path)
 
 
-def test_a_claim_without_its_numbers_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"needs .*'target'"):
-        check_claim({"text": "", "kind": "sooner", "against": [], "by": 3})
+@pytest.mark.parametrize(
+    ("claim", "message"),
+    [
+        ({"kind": "sooner", "by": 3}, r"needs .*'target'"),
+        ({"kind": "best", "against": []}, r"against = \[\] must be a list of rules"),
+        ({"kind": "best", "against": "uniform"}, "against = 'uniform' must be a list of rules"),
+        ({"kind": "best", "against": [1]}, r"against = \[1\] must be a list of rules"),
+        ({"kind": "best", "text": 1}, "text = 1 must be text"),
+        ({"kind": "similar", "within": "a"}, "within = 'a' must be a number above 0"),
+        ({"kind": "similar", "within": -0.1}, "within = -0.1 must be a number above 0"),
+        ({"kind": "ahead", "from": 0}, "from = 0 must be a whole number, at least 1"),
+        ({"kind": "ahead", "from": 2.5}, "from = 2.5 must be a whole number, at least 1"),
+        ({"kind": "sooner", "target": 0.5, "by": 1, "after": -5}, "after = -5 must be a whole"),
+    ],
+)
+def test_a_claim_that_cannot_be_judged_is_refused(claim: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_claim({"text": "", "against": ["uniform"], **claim})
+
+
+def test_a_claim_of_the_reference_against_itself_is_refused() -> None:
+    claim = {"text": "", "kind": "best", "against": ["pncs"]}
+    with pytest.raises(ValueError, match="holds the reference 'pncs' against itself"):
+        Grid("a grid", ("pncs", "uniform"), report=Report(claims=(claim,)))
+
+
+def test_labels_that_give_one_file_name_are_refused() -> None:
+    own = {label: {"strategy": "pncs"} for label in ("a=b", "a_b")}
+    with pytest.raises(ValueError, match="the rules 'a=b' and 'a_b' differ in no letter"):
+        Grid("a grid", ("a=b", "a_b"), rule=own)
+
+
+def test_a_label_too_long_for_a_file_is_refused() -> None:
+    with pytest.raises(ValueError, match="has too long a name"):
+        Grid("a grid", ("é" * 120,), rule={"é" * 120: {"strategy": "pncs"}})
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,13 @@ def test_a_claim_of_which_one_panel_is_missing_holds_in_part() -> None:
     assert numbers[1] == "two: no result for third"
 
 
+@pytest.mark.parametrize(("last", "verdict"), [(2, "not judged"), (3, "holds")])
+def test_a_claim_on_rounds_beyond_the_last_is_not_judged(last: int, verdict: str) -> None:
+    lines = {"pncs": [run(0, *[0.6] * last)], "other": [run(0, *[0.5] * last)]}
+    claim = {"text": "", "kind": "ahead", "against": ["other"], "from": 3}
+    assert judge(claim, results(lines))[0] == verdict
+
+
 def test_a_label_has_only_what_sets_a_panel_apart() -> None:
     names = ("shards 1, layers 1, selected 2", "shards 2, layers 1, selected 2")
     several = GridResults({}, dict.fromkeys(names, LINES), ())

@@ -60,6 +60,10 @@ def cells(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in (folder / "cells").iterdir()}
 
 
+def text(path: Path) -> str:
+    return path.read_text()
+
+
 def measured(folder: Path) -> list[Any]:
     """Return what must not depend on how a grid was run."""
     results = read_results(folder)
@@ -135,8 +139,23 @@ def test_what_is_missing_is_named_in_the_report(finished: Path, tmp_path: Path) 
         lambda path: path.write_bytes(b"\xff\x00"),
         lambda path: (path.unlink(), path.mkdir()),
         lambda path: shutil.copy(next(path.parent.glob("*pncs-1-*")), path),
+        lambda path: path.write_text(re.sub(r'"accuracy": [^,]+', '"accuracy": "a"', text(path))),
+        lambda path: path.write_text(re.sub(r'"bytes_up": {[^}]*}', '"bytes_up": 1', text(path))),
+        lambda path: path.write_text(re.sub(r'"chosen": \[', '"chosen": [1, ', text(path))),
     ],
-    ids=["cut", "empty", "header", "rounds", "JSON", "bytes", "folder", "another"],
+    ids=[
+        "cut",
+        "empty",
+        "header",
+        "rounds",
+        "JSON",
+        "bytes",
+        "folder",
+        "another",
+        "text",
+        "number",
+        "client",
+    ],
 )
 def test_a_damaged_cell_is_named_before_anything_runs(
     damage: Callable[[Path], Any], finished: Path, tmp_path: Path
@@ -203,7 +222,7 @@ def test_many_lines_differ_in_colour_or_dashes() -> None:
     axes = Figure().subplots()
     run = Run({}, [{"accuracy": 0.5, "bytes_up": {}}] * 2, {})
     for index, label in enumerate([*(str(n) for n in range(12)), "all"]):
-        _draw_line(axes, [run], "rounds", index, label)
+        _draw_line(axes, [run], "rounds", index, label == "all")
     looks = [(line.get_color(), line.get_linestyle()) for line in axes.lines]
     assert len(set(looks)) == len(looks)
 

@@ -1,0 +1,46 @@
+"""What can be known to go wrong in a cell, told before any cell runs."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+
+from .config import Agreeing, Config
+from .grid import Cell
+from .inputs import load_inputs
+from .preflight import check_device, check_run
+
+__all__ = ["CellChecks"]
+
+
+class CellChecks:
+    """Checks cells, and what many of them share but once."""
+
+    def __init__(self) -> None:
+        self._settings: set[tuple[Config, int]] = set()
+        self._partitions: set[tuple[Agreeing, int]] = set()
+
+    def check(self, cells: Iterable[Cell]) -> None:
+        """Check data, strategy, layers, device and how the examples are divided.
+
+        Raises
+        ------
+        ValueError, FileNotFoundError
+            If a cell cannot be run; names it.
+        """
+        for cell in cells:
+            config, clients = cell.config, cell.clients
+            # Every seed has a partition of its own; nothing else depends on it, or on the rate.
+            settings = replace(config, seed=0, lr=1.0), clients
+            partition = config.of_parts(), clients
+            try:
+                if settings not in self._settings:
+                    if "RAY_ADDRESS" not in os.environ:  # else the cells run on other machines
+                        check_device(config)
+                    check_run(config)
+                if partition not in self._partitions:
+                    load_inputs(config).check_division(config, clients)
+            except ValueError as error:
+                where = f"{cell.panel}, {cell.line}, seed {cell.seed}"
+                raise ValueError(f"{where}: {error}") from error
+            self._settings.add(settings)
+            self._partitions.add(partition)

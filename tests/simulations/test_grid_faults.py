@@ -1,0 +1,164 @@
+"""What is wrong with a grid is told before anything runs, and odd names harm nothing."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pncs_flower.simulations import grid_run
+from pncs_flower.simulations.cli import app
+from pncs_flower.simulations.config import Scalar
+from pncs_flower.simulations.grid import Cell, Grid
+from pncs_flower.simulations.grid_run import run_grid
+from pncs_flower.strategies.lock import hold_folder
+
+GRID = Grid("a grid", ("uniform",), clients=5, seeds=1, settings={"num-rounds": 1, "device": "cpu"})
+
+
+@pytest.fixture
+def never(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_cell(cell: Cell) -> None:
+        pytest.fail(f"{cell} was run")
+
+    monkeypatch.setattr(grid_run, "_run_cell", run_cell)
+
+
+def run(grid: Grid, folder: Path) -> dict[str, str]:
+    return run_grid(grid, folder, 0, lambda *_: None)
+
+
+@pytest.mark.usefixtures("never")
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"strategy": "nosuch:Rule"}, "strategy = 'nosuch:Rule': No module named 'nosuch'"),
+        ({"strategy": "pncs", "sketch": "foo"}, "foo"),
+        ({"strategy": "pncs", "sketch": "count:16", "p": 4.0}, "a count sketch keeps p=2 only"),
+        ({"strategy": "pncs", "candidates": 1}, "candidates is 1, but 2 of them are"),
+        ({"strategy": "pncs", "layers": "nope"}, "nope"),
+        ({"strategy": "pncs", "device": "cuda"}, "PyTorch sees no GPU"),
+    ],
+)
+def test_a_rule_that_cannot_work_is_named_before_anything_runs(
+    own: Mapping[str, Scalar], message: str, tmp_path: Path
+) -> None:
+    if own.get("device") == "cuda":
+        torch = pytest.importorskip("torch")
+        if torch.cuda.is_available():
+            pytest.skip("there is a GPU")
+    rules = replace(GRID, rules=("uniform", "mine"), rule={"mine": own})
+    for grid in (rules, replace(rules, tune={"lr": [0.1, 0.2], "seeds": 1})):
+        with pytest.raises(ValueError, match=f"mine, seed 1?0*: .*{re.escape(message)}"):
+            run(grid, tmp_path)
+
+
+@pytest.mark.usefixtures("never")
+def test_a_dirichlet_partition_that_leaves_somebody_out_is_told_at_once(tmp_path: Path) -> None:
+    grid = replace(GRID, clients=500, shards=(), dirichlet=(0.1,))
+    with pytest.raises(ValueError, match="cannot be divided among 500 clients"):
+        run(grid, tmp_path)
+
+
+def test_so_it_is_of_a_single_run(tmp_path: Path) -> None:
+    command = (
+        "run --engine in-process --clients 500 --set partition=dirichlet --set dirichlet-alpha=0.1"
+    )
+    done = CliRunner().invoke(app, [*command.split(), "--output", str(tmp_path / "run")])
+    assert done.exit_code == 1
+    assert "cannot be divided among 500 clients" in done.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_file_of_other_settings_is_named(tmp_path: Path) -> None:
+    run(GRID, tmp_path)
+    (file,) = (tmp_path / "cells").iterdir()
+    file.write_text(file.read_text().replace('"lr": 0.1', '"lr": 99.0'))
+    with pytest.raises(ValueError, match=f"{file.name} is damaged: it was run with lr = 99.0"):
+        run(GRID, tmp_path)
+
+
+def test_a_folder_has_one_grid_at_a_time(tmp_path: Path) -> None:
+    lock = hold_folder(tmp_path)
+    assert lock is not None
+    with lock, pytest.raises(ValueError, match="another process still writes"):
+        run(GRID, tmp_path)
+    assert run(GRID, tmp_path) == {}
+
+
+def test_a_grid_of_all_clients_has_a_report(tmp_path: Path) -> None:
+    assert report_of('rules = ["all"]', tmp_path).exists()
+
+
+@pytest.mark.parametrize("name", ["$\\frac{$", "[/b]", "_hidden", "<i>&amp;"])
+def test_an_odd_label_is_shown_as_it_is(name: str, tmp_path: Path) -> None:
+    label = f"rules = ['{name}', 'all']\n[rule.'{name}']\nstrategy = 'uniform'"
+    report_of(label, tmp_path)
+
+
+def report_of(text: str, folder: Path) -> Path:
+    file = folder / "odd.toml"
+    file.write_text(
+        f"title = 'a [/b] [red] title'\nclients = 4\nshards = [5]\nseeds = 1\n{text}\n"
+        "[settings]\nnum-rounds = 1\n"
+    )
+    command = ["run", "--workers", "0", "--output", str(folder / "out"), str(file)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("a [/b] [red] title\n")
+    assert (folder / "out" / "report.html").is_file()
+    return folder / "out" / "report.html"
+
+
+def test_a_damaged_description_of_a_grid_is_named(tmp_path: Path) -> None:
+    (tmp_path / "grid.json").write_text("{}\n")
+    done = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert done.exit_code == 1
+    assert "grid.json is damaged: give the command again" in done.output
+
+
+def test_a_cluster_that_does_not_answer_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(ValueError, match=f"RAY_ADDRESS = {address} does not answer"):
+        run_grid(GRID, tmp_path, 1, lambda *_: None)
+
+
+@pytest.mark.slow
+def test_a_grid_on_ray_that_is_stopped_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "long.toml"
+    file.write_text('title = "long"\nrules = ["uniform"]\nseeds = 200\n')
+    code = "from pncs_flower.simulations.cli import main; main()"
+    command = ["run", str(file), "--workers", "1", "--output", str(tmp_path / "out")]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
+    )
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("out/cells/*.jsonl")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert output.splitlines() == [
+        "long",
+        "200 runs",
+        "Stopped. The same command goes on from here.",
+    ]
