@@ -143,7 +143,8 @@ def keeping_handlers() -> Iterator[None]:
         yield
     finally:
         for number, current in before.items():
-            signal.signal(number, current)
+            if current is not None:  # as it is where it was not set by Python
+                signal.signal(number, current)
 
 
 @contextlib.contextmanager

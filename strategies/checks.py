@@ -57,6 +57,8 @@ def check_layers(layers: Sequence[str] | None) -> tuple[str, ...] | None:
     ------
     TypeError
         If they are something else, also a single name, which is a sequence of letters.
+    ValueError
+        If there is none.
     """
     if layers is None:
         return None
@@ -64,6 +66,8 @@ def check_layers(layers: Sequence[str] | None) -> tuple[str, ...] | None:
     if not texts or not all(isinstance(name, str) for name in layers):
         hint = f": use [{layers!r}]" if isinstance(layers, str) and layers else ""
         raise TypeError(f"layers is {layers!r}, but must be a list of layers' names or None{hint}")
+    if not layers:
+        raise ValueError("layers is empty: name at least one layer, or leave it out to take all")
     return tuple(layers)
 
 

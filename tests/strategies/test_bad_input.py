@@ -57,6 +57,11 @@ def test_a_single_name_is_no_list_of_layers():
         PNCS(FedAvg(), layers="fc2")
 
 
+def test_no_layer_at_all_is_refused():
+    with pytest.raises(ValueError, match="layers is empty"):
+        PNCS(FedAvg(), layers=[])
+
+
 @pytest.mark.parametrize("num_rounds", [-1, 2.5])
 def test_a_number_of_rounds_that_is_none(num_rounds):
     grid = InProcessGrid(numpy_app.make_app(summary_mod), 4)
