@@ -38,7 +38,9 @@ def read_cell(path: Path) -> tuple[Row, list[Row], Row]:
 
 
 def _check_round(row: Row) -> None:
-    for value in (row["accuracy"], row["loss"], *row["bytes_up"].values()):
+    # A loss beyond all numbers is written as null.
+    loss = () if row["loss"] is None else (row["loss"],)
+    for value in (row["accuracy"], *loss, *row["bytes_up"].values()):
         if not isinstance(value, int | float):
             raise ValueError(f"round {row['round']} has {value!r} for a number")
     for name in (*row["chosen"], *row["clients"]):

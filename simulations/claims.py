@@ -37,7 +37,7 @@ def judge(claim: Mapping[str, Any], results: GridResults) -> Verdict:
             continue
         chosen = {line: lines[line] for line in wanted}
         last = min(len(run.rounds) for runs in chosen.values() for run in runs)
-        if claim.get("from", 1) > last:
+        if max(claim.get(key, 1) for key in ("from", "by", "after")) > last:
             outcomes.append(None)
             numbers.append(results.row(panel, f"not judged; the runs end in round {last}"))
             continue

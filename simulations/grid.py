@@ -246,6 +246,7 @@ class Grid:
                 **self.settings,
                 **self.rule.get(rule, {}),
             }
+            _check_network(settings, _LAYERS[self.model, layers])
             cell = Cell(
                 panel=f"{partition}, layers {layers}, selected {selected}",
                 line=rule if len(self.queue) == 1 else f"{rule} L={queue}",
@@ -319,6 +320,16 @@ def _check_tuning(tune: Mapping[str, Any]) -> None:
         raise ValueError(f"tune: lr = {list(rates)} must be different rates")
     if seeds < 1:
         raise ValueError(f"tune: seeds = {seeds} must be at least 1")
+
+
+def _check_network(settings: Mapping[str, Scalar], own: Mapping[str, Scalar]) -> None:
+    """Refuse settings of a network that another layer count or model of grids stands for."""
+    for (model, layers), network in _LAYERS.items():
+        if network != own and all(settings[key] == value for key, value in network.items()):
+            raise ValueError(
+                f"the setting model = {settings['model']} is what the grid's keys model = "
+                f"{model!r} and layers = [{layers}] stand for: use these"
+            )
 
 
 def _check_names(cells: Sequence[Cell]) -> None:

@@ -1,6 +1,5 @@
 """What can be known to go wrong in a cell, told before any cell runs."""
 
-import os
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -13,9 +12,16 @@ __all__ = ["CellChecks"]
 
 
 class CellChecks:
-    """Checks cells, and what many of them share but once."""
+    """Checks cells, and what many of them share but once.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    elsewhere : bool
+        Whether the cells run on other machines, whose devices are not known.
+    """
+
+    def __init__(self, elsewhere: bool) -> None:
+        self._elsewhere = elsewhere
         self._settings: set[tuple[Config, int]] = set()
         self._partitions: set[tuple[Agreeing, int]] = set()
 
@@ -34,7 +40,7 @@ class CellChecks:
             partition = config.of_parts(), clients
             try:
                 if settings not in self._settings:
-                    if "RAY_ADDRESS" not in os.environ:  # else the cells run on other machines
+                    if not self._elsewhere:
                         check_device(config)
                     check_run(config)
                 if partition not in self._partitions:

@@ -61,9 +61,10 @@ def draw_curves(results: GridResults, over: Literal["rounds", "bytes"], path: Pa
     for axes in list(figure.axes)[len(panels) :]:
         axes.set_visible(False)
     figure.axes[0].set_ylabel("test accuracy")
+    shown = [line for line in lines if line in drawn]  # the reference may have no result
     figure.legend(
-        [drawn[line] for line in lines],
-        [_plain(line) for line in lines],
+        [drawn[line] for line in shown],
+        [_plain(line) for line in shown],
         loc="outside lower center",
         ncols=4,
         frameon=False,

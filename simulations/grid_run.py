@@ -92,7 +92,7 @@ def run_grid(
         runs. If no learning rate is of use to a rule.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    checks = CellChecks()
+    checks = CellChecks(elsewhere=workers > 0 and "RAY_ADDRESS" in os.environ)
     with _held(folder), _pool(workers) as run_cells:
 
         def finish(files: Cells) -> dict[str, str]:

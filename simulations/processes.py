@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,9 +140,9 @@ def exit_on_signals() -> Iterator[None]:
 def keeping_handlers() -> Iterator[None]:
     """Put the handlers of signals back in their place, where a library puts its own there."""
     before = {number: signal.getsignal(number) for number in _ENDING}
-    try:
-        yield
-    finally:
+    yield
+    # Not after an exception: a signal may have come, after which no other is heeded.
+    if threading.current_thread() is threading.main_thread():
         for number, current in before.items():
             if current is not None:  # as it is where it was not set by Python
                 signal.signal(number, current)

@@ -104,6 +104,8 @@ def test_a_cells_name_depends_on_results_and_not_on_places() -> None:
         ("tune = {lr = [0.1, 0.1], seeds = 1}", r"lr = \[0.1, 0.1\] must be different rates"),
         ("tune = {lr = [0.1], seeds = 1}\n[settings]\nlr = 0.5", "lr = 0.5 beside tune"),
         ("tune = {lr = [0.1], seeds = 1}\n[rule.pncs]\nlr = 0.3", "lr = 0.3 beside tune"),
+        ("[settings]\nmodel = 'mlp'", r"model = mlp is what .* layers = \[2\] stand for"),
+        ("[settings]\nmodel = 'vgg16'", "model = vgg16 is what the grid's keys model = 'vgg16'"),
         ("[settings]\noutput-dir = 'x'", "output-dir = x is for a single run"),
         ("[rule.pncs]\ntensorboard = true", "tensorboard = True is for a single run"),
         ("[report]\ntargets = [nan]", "report.targets: nan must be above 0"),

@@ -109,10 +109,15 @@ def test_a_claim_of_which_one_panel_is_missing_holds_in_part() -> None:
 
 
 @pytest.mark.parametrize(("last", "verdict"), [(2, "not judged"), (3, "holds")])
-def test_a_claim_on_rounds_beyond_the_last_is_not_judged(last: int, verdict: str) -> None:
+@pytest.mark.parametrize(
+    "claim",
+    [{"kind": "ahead", "from": 3}, {"kind": "sooner", "target": 0.55, "by": 1, "after": 3}],
+)
+def test_a_claim_on_rounds_beyond_the_last_is_not_judged(
+    claim: dict[str, Any], last: int, verdict: str
+) -> None:
     lines = {"pncs": [run(0, *[0.6] * last)], "other": [run(0, *[0.5] * last)]}
-    claim = {"text": "", "kind": "ahead", "against": ["other"], "from": 3}
-    assert judge(claim, results(lines))[0] == verdict
+    assert judge({"text": "", "against": ["other"], **claim}, results(lines))[0] == verdict
 
 
 def test_a_label_has_only_what_sets_a_panel_apart() -> None:
