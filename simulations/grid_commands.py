@@ -179,7 +179,7 @@ def _run(
 
     if workers is None:
         workers = detect_machine().cpus
-    out.print(wanted.title)
+    out.print(wanted.title, soft_wrap=True)
     unused = [unused_settings(cell.config) for cell in wanted.cells()]
     for key in changes:
         if all(any(key in keys for keys in each.values()) for each in unused):
