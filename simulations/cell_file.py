@@ -1,6 +1,7 @@
 """The file of a finished cell: read back whole, or not at all."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,10 @@ def read_cell(path: Path) -> tuple[Row, list[Row], Row]:
         name = readable_name(cell["panel"], cell["line"], cell["seed"])
         for row in rounds:
             _check_round(row)
-        _ = summary["versions"].items(), summary["notes"], summary["data"]
+        texts = (cell["command"], cell["line"], summary["data"], *summary["notes"])
+        for text in (*texts, *summary["versions"].values()):
+            _expect(isinstance(text, str), text)
+        _expect(type(cell["seed"]) is int, cell["seed"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{_damaged(path)} ({_first_line(error)})") from None
     if numbers != list(range(1, wanted + 1)):
@@ -38,14 +42,24 @@ def read_cell(path: Path) -> tuple[Row, list[Row], Row]:
 
 
 def _check_round(row: Row) -> None:
+    accuracy, loss = row["accuracy"], row["loss"]
+    _expect(type(accuracy) in (int, float) and 0 <= accuracy <= 1, accuracy)
     # A loss beyond all numbers is written as null.
-    loss = () if row["loss"] is None else (row["loss"],)
-    for value in (row["accuracy"], *loss, *row["bytes_up"].values()):
-        if not isinstance(value, int | float):
-            raise ValueError(f"round {row['round']} has {value!r} for a number")
-    for name in (*row["chosen"], *row["clients"]):
-        if not isinstance(name, str):
-            raise ValueError(f"round {row['round']} has {name!r} for a client")
+    _expect(loss is None or (type(loss) in (int, float) and math.isfinite(loss)), loss)
+    for count in (*row["bytes_up"].values(), *row["bytes_down"].values()):
+        _expect(type(count) is int and count >= 0, count)
+    chosen, clients = row["chosen"], row["clients"]
+    _expect(type(chosen) is list and type(clients) is list and set(chosen) <= set(clients), chosen)
+    _expect(all(isinstance(client, str) for client in clients), clients)
+    if "similarity" in row:
+        there, values = row["similarity"]["clients"], row["similarity"]["values"]
+        _expect(set(there) <= set(clients), there)
+        _expect([len(each) for each in values] == [len(there)] * len(there), values)
+
+
+def _expect(good: bool, value: object) -> None:
+    if not good:
+        raise ValueError(f"it has {value!r}")
 
 
 def read_lines(path: Path) -> list[Row]:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,14 +25,20 @@ class _Commands(TyperGroup):
     """Takes ``run FILE.toml`` for ``grid FILE.toml``: a run of many is a run too."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] == "run" and any(_is_grid(text) for text in args[1:]):
+        if args and args[0] == "run" and _names_grid(args):
             args = ["grid", *args[1:]]
         return super().resolve_command(ctx, args)
 
 
-def _is_grid(text: str) -> bool:
-    """Tell a grid's file from an option, and from its value."""
-    return text.lower().endswith(".toml") and not text.startswith("-") and "=" not in text
+def _names_grid(args: list[str]) -> bool:
+    """Tell whether a grid's file is among the arguments, and not as an option's value."""
+    return any(
+        text.lower().endswith(".toml")
+        and not text.startswith("-")
+        and "=" not in text
+        and before not in ("--output", "--resume")
+        for before, text in pairwise(args)
+    )
 
 
 app = typer.Typer(

@@ -1,9 +1,11 @@
 """A grid of runs: every rule in every setting with every seed."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from itertools import product
+from math import isfinite
 from typing import Any
 
 from .config import Config, Scalar, default_run_config, format_toml
@@ -16,6 +18,7 @@ __all__ = [
     "Grid",
     "readable_name",
     "refuse_axes",
+    "short",
     "tupled",
 ]
 
@@ -42,6 +45,7 @@ _OF_AXES = {
 _AXES = ("layers", "selected", "queue")
 # A cell leaves one file, and is run again from its start.
 _OF_SINGLE_RUNS = ("output-dir", "tensorboard", "checkpoint", "resume")
+_THE_SAME = ("num-rounds", "dataset", "data-dir", "evaluate-on", "model", "trainable-layers")
 _LONGEST_NAME = 200  # of 255 bytes that a file name may have, with what comes after it
 PLACES = (
     "output-dir",
@@ -90,7 +94,7 @@ class Cell:
         """The command that runs this cell alone."""
         defaults = default_run_config()
         changed = [
-            f"--set {key}={value}"
+            f"--set {shlex.quote(f'{key}={value}')}"
             for key, value in self.settings.items()
             if value != defaults[key] and key != "output-dir"
         ]
@@ -108,6 +112,12 @@ class Cell:
         text = f"{self.clients}\n{format_toml(values)}{files}"
         digest = blake2b(text.encode(), digest_size=6).hexdigest()
         return f"{readable_name(self.panel, self.line, self.seed)}-{digest}"
+
+
+def short(number: float) -> str:
+    """Return a number in few digits if these say all of it."""
+    text = f"{number:g}"
+    return text if float(text) == number else repr(float(number))
 
 
 def readable_name(panel: str, line: str, seed: int) -> str:
@@ -179,6 +189,9 @@ class Grid:
         for many in self.selected:
             if many > self.clients:
                 raise ValueError(f"selected = {many} is more than clients = {self.clients}")
+        for text in (self.title, *self.rules):
+            if not text or not text.isprintable():
+                raise ValueError(f"{text!r} cannot be a title or a rule: it must be printable text")
         if self.model not in _MODELS:
             raise ValueError(f"model = {self.model!r} must be one of {', '.join(_MODELS)}")
         for name in ("rules", "shards", "dirichlet", *_AXES):
@@ -199,6 +212,13 @@ class Grid:
         more = {"queue-length": "queue"} if len(self.queue) > 1 else {}
         refuse_axes(self.settings, more)
         _check_tuning(self.tune)
+        for rule, own in self.rule.items():
+            for key in _THE_SAME:
+                if key in own:
+                    raise ValueError(
+                        f"[rule.{rule}] {key} = {own[key]}: runs of which it is not the same "
+                        "cannot be compared, so put it into [settings]"
+                    )
         for own in (self.settings, *self.rule.values()):
             refuse_axes({key: value for key, value in own.items() if key != "strategy"}, more)
             if self.tune and "lr" in own:
@@ -272,7 +292,7 @@ class Grid:
             f"shards {n}": {"partition": "shards", "shards-per-client": n} for n in self.shards
         }
         return by_shards | {
-            f"dirichlet {alpha:g}": {"partition": "dirichlet", "dirichlet-alpha": float(alpha)}
+            f"dirichlet {short(alpha)}": {"partition": "dirichlet", "dirichlet-alpha": float(alpha)}
             for alpha in self.dirichlet
         }
 
@@ -312,7 +332,8 @@ def _check_tuning(tune: Mapping[str, Any]) -> None:
         return
     rates, seeds = tune.get("lr"), tune.get("seeds")
     good_rates = isinstance(rates, list | tuple) and all(
-        isinstance(rate, int | float) and rate > 0 for rate in rates
+        isinstance(rate, int | float) and type(rate) is not bool and rate > 0 and isfinite(rate)
+        for rate in rates
     )
     if set(tune) != {"lr", "seeds"} or not rates or not good_rates or type(seeds) is not int:
         raise ValueError(f"tune = {dict(tune)} must be like {{lr = [0.01, 0.1], seeds = 2}}")

@@ -31,6 +31,8 @@ def read_grid(path: Path) -> Grid:
         raise ValueError(f"{path} is not TOML: {error}") from None
     try:
         report = values.pop("report", {})
+        if not isinstance(report, dict):
+            raise ValueError(f"report = {report!r} must be a table: [report]")
         _check_keys(report, Report, "report.")
         _check_keys(values, Grid)
         _check_quick(values.get("quick", {}))
@@ -71,6 +73,8 @@ def _check_quick(values: Mapping[str, Any]) -> None:
     for key in ("title", "quick", "report"):
         if key in values:
             raise ValueError(f"[quick] cannot replace {key}")
+    if "settings" in values:
+        raise ValueError("[quick.settings]: settings stand in [quick] itself")
     _check_keys({key: value for key, value in values.items() if key in keys}, Grid, "quick.")
 
 

@@ -268,11 +268,11 @@ def _tests(results: GridResults) -> str:
 
 def _settings(results: GridResults) -> str:
     runs = results.runs
-    first = runs[0].cell["settings"]
+    keys = dict.fromkeys(key for run in runs for key in run.cell["settings"])
     shared: list[Row] = []
     differing: list[Row] = []
-    for key in first:
-        values = dict.fromkeys(str(run.cell["settings"][key]) for run in runs)
+    for key in keys:
+        values = dict.fromkeys(str(run.cell["settings"].get(key, "-")) for run in runs)
         (shared if len(values) == 1 else differing).append([escape(key), escape(", ".join(values))])
     versions = ", ".join(f"{k} {v}" for k, v in runs[0].summary["versions"].items())
     commands = "".join(

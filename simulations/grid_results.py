@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from .cell_file import read_cell, read_lines
+from .grid import tupled
 from .grid_run import CELLS, GRID
+from .report_plan import Report
 
 __all__ = [
     "Comparison",
@@ -172,10 +174,13 @@ def read_results(folder: Path) -> GridResults:
 def _read_grid(path: Path) -> Mapping[str, Any]:
     try:
         grid: Mapping[str, Any] = read_lines(path)[0]
-        _ = grid["title"], [path.parent / name for name in grid["cells"]]
-        report = grid["report"]
-        _ = report["reference"], report["rounds"], report["targets"], report["claims"]
-    except (IndexError, KeyError, TypeError, ValueError):
+        names, report = grid["cells"], grid["report"]
+        if not grid["title"].isprintable() or len(set(names)) < len(names):
+            raise ValueError
+        if any(Path(name).name != name or not name.endswith(".jsonl") for name in names):
+            raise ValueError
+        Report(**{key: tupled(value) for key, value in report.items()})
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         raise ValueError(
             f"{path} is damaged: give the command again that ran the grid, which writes it anew"
         ) from None

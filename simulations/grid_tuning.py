@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .config import Scalar
-from .grid import Cell, Grid
+from .grid import Cell, Grid, short
 
 __all__ = ["FIRST_SEED", "Tuned", "choose_rates", "tuning_cells", "with_rates"]
 
@@ -89,7 +89,7 @@ def choose_rates(outcomes: Sequence[tuple[Cell, Sequence[Mapping[str, Any]]]]) -
             for rate, values in sorted(by_rate.items())
         }
         best = max(means, key=means.__getitem__)  # the first of equals, so the smallest
-        chosen.append(Tuned(panel, line, best, {f"{rate:g}": m for rate, m in means.items()}))
+        chosen.append(Tuned(panel, line, best, {short(rate): m for rate, m in means.items()}))
     return chosen
 
 

@@ -63,13 +63,13 @@ def check_claim(claim: Mapping[str, Any]) -> None:
         If a key is missing or unknown, or a value is not what it should be.
     """
     kind = claim.get("kind")
-    if kind not in _CLAIMS:
+    if not isinstance(kind, str) or kind not in _CLAIMS:
         raise ValueError(f"a claim's kind = {kind!r} must be one of {', '.join(_CLAIMS)}")
     wanted = {"text", "kind", "against", *_CLAIMS[kind]}
     if set(claim) != wanted:
         raise ValueError(f"a claim of kind {kind} has {sorted(claim)}, but needs {sorted(wanted)}")
-    if not isinstance(claim["text"], str):
-        raise ValueError(f"a claim's text = {claim['text']!r} must be text")
+    if not isinstance(claim["text"], str) or not claim["text"].isprintable():
+        raise ValueError(f"a claim's text = {claim['text']!r} must be printable text")
     against = claim["against"]
     if (
         not isinstance(against, list | tuple)

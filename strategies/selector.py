@@ -223,7 +223,9 @@ class Selector:
         except (SelectionError, ValueError):
             raise  # says so itself
         except Exception as error:
+            # contextlib takes an error whose cause is a StopIteration for that StopIteration.
+            cause = None if isinstance(error, StopIteration) else error
             raise SelectionError(
                 f"{function} of the rule {self._rule} raised {type(error).__name__} in round "
                 f"{now.number}: {error}"
-            ) from error
+            ) from cause

@@ -32,6 +32,11 @@ def test_what_needs_no_run_waits_for_no_import(arguments: list[str]) -> None:
     assert done.stdout.splitlines()[-1] == "heavy []"
 
 
+def test_an_output_called_like_a_grid_makes_no_grid() -> None:
+    done = CliRunner().invoke(app, ["run", "--output", "x.toml", "--set", "lr=-1"])
+    assert "lr = -1.0 must be above 0" in done.output
+
+
 def test_a_run_of_a_grid_file_is_a_grid(tmp_path: Path) -> None:
     file = tmp_path / "small.toml"
     file.write_text('title = "small"\nrules = ["uniform"]\nseeds = 1\n[settings]\nnum-rounds = 1\n')

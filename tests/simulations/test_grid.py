@@ -104,6 +104,12 @@ def test_a_cells_name_depends_on_results_and_not_on_places() -> None:
         ("tune = {lr = [0.1, 0.1], seeds = 1}", r"lr = \[0.1, 0.1\] must be different rates"),
         ("tune = {lr = [0.1], seeds = 1}\n[settings]\nlr = 0.5", "lr = 0.5 beside tune"),
         ("tune = {lr = [0.1], seeds = 1}\n[rule.pncs]\nlr = 0.3", "lr = 0.3 beside tune"),
+        ("report = [1]", r"report = \[1\] must be a table"),
+        ("[quick.settings]\nnum-rounds = 1", "settings stand in .quick. itself"),
+        ("tune = {lr = [true], seeds = 1}", "must be like {lr ="),
+        ("tune = {lr = [inf], seeds = 1}", "must be like {lr ="),
+        ("[rule.pncs]\nnum-rounds = 2", r"\[rule.pncs\] num-rounds = 2: .* cannot be compared"),
+        ("[rule.pncs]\nmodel = 'cnn'", r"\[rule.pncs\] model = cnn: .* cannot be compared"),
         ("[settings]\nmodel = 'mlp'", r"model = mlp is what .* layers = \[2\] stand for"),
         ("[settings]\nmodel = 'vgg16'", "model = vgg16 is what the grid's keys model = 'vgg16'"),
         ("[settings]\noutput-dir = 'x'", "output-dir = x is for a single run"),
@@ -139,7 +145,9 @@ def test_an_unknown_rule_is_named(tmp_path: Path) -> None:
         ({"kind": "best", "against": []}, r"against = \[\] must be a list of rules"),
         ({"kind": "best", "against": "uniform"}, "against = 'uniform' must be a list of rules"),
         ({"kind": "best", "against": [1]}, r"against = \[1\] must be a list of rules"),
-        ({"kind": "best", "text": 1}, "text = 1 must be text"),
+        ({"kind": "best", "text": 1}, "text = 1 must be printable text"),
+        ({"kind": "best", "text": "two\nlines"}, "must be printable text"),
+        ({"kind": ["best"]}, r"kind = \['best'\] must be one of"),
         ({"kind": "similar", "within": "a"}, "within = 'a' must be a number above 0"),
         ({"kind": "similar", "within": -0.1}, "within = -0.1 must be a number above 0"),
         ({"kind": "ahead", "from": 0}, "from = 0 must be a whole number, at least 1"),
@@ -162,6 +170,28 @@ def test_labels_that_give_one_file_name_are_refused() -> None:
     own = {label: {"strategy": "pncs"} for label in ("a=b", "a_b")}
     with pytest.raises(ValueError, match="the rules 'a=b' and 'a_b' differ in no letter"):
         Grid("a grid", ("a=b", "a_b"), rule=own)
+
+
+@pytest.mark.parametrize("text", ["", "two\nlines", "\x1b[31mred", "\0"])
+def test_a_title_or_label_that_is_no_text_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must be printable text"):
+        Grid(text, ("uniform",))
+    with pytest.raises(ValueError, match="must be printable text"):
+        Grid("a grid", (text,), rule={text: {"strategy": "pncs"}})
+
+
+def test_concentrations_that_look_alike_are_told_apart() -> None:
+    grid = Grid("a grid", ("uniform",), shards=(), dirichlet=(0.5, 0.50000001, 1), seeds=1)
+    assert [cell.panel.partition(",")[0] for cell in grid.cells()] == [
+        "dirichlet 0.5",
+        "dirichlet 0.50000001",
+        "dirichlet 1",
+    ]
+
+
+def test_a_command_can_be_pasted() -> None:
+    cell = Grid("a grid", ("pncs",), settings={"layers": "fc1, fc2"}).cells()[0]
+    assert "--set 'layers=fc1, fc2'" in cell.command
 
 
 def test_a_label_too_long_for_a_file_is_refused() -> None:

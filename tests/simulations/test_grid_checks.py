@@ -1,5 +1,6 @@
 """What is wrong with a grid is told before anything runs, and odd names harm nothing."""
 
+import json
 import os
 import re
 import signal
@@ -136,8 +137,22 @@ def report_of(text: str, folder: Path) -> str:
     return (folder / "out" / "report.html").read_text()
 
 
-def test_a_damaged_description_of_a_grid_is_named(tmp_path: Path) -> None:
-    (tmp_path / "grid.json").write_text("{}\n")
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (None, {}),
+        ("title", None),
+        ("cells", "abc"),
+        ("cells", ["../other/cells/a.jsonl"]),
+        ("report", {"rounds": "x"}),
+        ("report", {"claims": [{"kind": "zz"}]}),
+    ],
+)
+def test_a_damaged_description_of_a_grid_is_named(key: str, value: object, tmp_path: Path) -> None:
+    run(GRID, tmp_path)
+    file = tmp_path / "grid.json"
+    about = {**json.loads(file.read_text()), key: value} if key else value
+    file.write_text(json.dumps(about) + "\n")
     done = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert done.exit_code == 1
     assert "grid.json is damaged: give the command again" in done.output

@@ -142,6 +142,11 @@ def test_what_is_missing_is_named_in_the_report(finished: Path, tmp_path: Path) 
         lambda path: path.write_text(re.sub(r'"accuracy": [^,]+', '"accuracy": "a"', text(path))),
         lambda path: path.write_text(re.sub(r'"bytes_up": {[^}]*}', '"bytes_up": 1', text(path))),
         lambda path: path.write_text(re.sub(r'"chosen": \[', '"chosen": [1, ', text(path))),
+        lambda path: path.write_text(re.sub(r'"accuracy": [^,]+', '"accuracy": 7', text(path))),
+        lambda path: path.write_text(re.sub(r'"accuracy": [^,]+', '"accuracy": NaN', text(path))),
+        lambda path: path.write_text(text(path).replace('"bytes_down"', '"bytes"')),
+        lambda path: path.write_text('"notes": 3'.join(text(path).rsplit('"notes": []', 1))),
+        lambda path: path.write_text(re.sub(r'"command": "[^"]*"', '"command": null', text(path))),
     ],
     ids=[
         "cut",
@@ -155,6 +160,11 @@ def test_what_is_missing_is_named_in_the_report(finished: Path, tmp_path: Path) 
         "text",
         "number",
         "client",
+        "7",
+        "NaN",
+        "down",
+        "notes",
+        "command",
     ],
 )
 def test_a_damaged_cell_is_named_before_anything_runs(

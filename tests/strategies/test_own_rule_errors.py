@@ -50,6 +50,11 @@ FAULTS = {
         SelectionError,
         r"select of the rule Plain\(.*raised KeyError in round 1: 'zz'",
     ),
+    "select stops": (
+        Plain(select=lambda now, summaries: next(iter(()))),
+        SelectionError,
+        r"select of the rule Plain\(.*raised StopIteration in round 1",
+    ),
     "no Choice": (Plain(select=lambda now, summaries: ("0", "1")), TypeError, "want a Choice"),
     "NaN": (
         Plain(select=lambda now, summaries: Choice(now.available[:2], math.nan)),
