@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,14 +168,15 @@ def _check_file(path: Path, cell: Cell) -> None:
             )
 
 
-def _run_cell(cell: Cell) -> Rows:
+def _run_cell(cell: Cell, scratch: str) -> Rows:
+    """Run a cell, in a folder of its own below ``scratch`` if that is on this machine."""
     from .client_app import app as client_app
     from .in_process import InProcessGrid
     from .logs import errors_only
     from .training import train
 
     grid = InProcessGrid(client_app, cell.clients, cell.settings)
-    with errors_only(), tempfile.TemporaryDirectory(prefix="pncs-cell-") as work:
+    with errors_only(), _folder(scratch if os.path.isdir(scratch) else None) as work:
         output = Path(work)
         # A cell that is stopped is run again from its start.
         train(grid, replace(cell.config, checkpoint=False), output, lambda row: None)
@@ -185,10 +187,25 @@ def _run_cell(cell: Cell) -> Rows:
 
 @contextmanager
 def _pool(workers: int) -> Iterator[RunCells]:
-    """Offer a function that runs cells and yields them as they end."""
-    if workers == 0:
-        yield _run_here
-        return
+    """Offer a function that runs cells and yields them as they end.
+
+    What the cells write meanwhile is removed at the end, also of those whose process was killed.
+    """
+    with _folder() as scratch:
+        if workers == 0:
+            yield partial(_run_here, scratch=scratch)
+            return
+        with _ray_pool(workers, scratch) as run_cells:
+            yield run_cells
+
+
+def _folder(parent: str | None = None) -> tempfile.TemporaryDirectory[str]:
+    # Its contents may be written to by a process that is about to end.
+    return tempfile.TemporaryDirectory(prefix="pncs-grid-", dir=parent, ignore_cleanup_errors=True)
+
+
+@contextmanager
+def _ray_pool(workers: int, scratch: str) -> Iterator[RunCells]:
     # Ray's usage report wants the network; its warning on GPUs is about machines with some.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -202,7 +219,7 @@ def _pool(workers: int) -> Iterator[RunCells]:
         if not started:
             _start_ray(workers)
             started = True
-        yield from _run_on_ray(cells, workers)
+        yield from _run_on_ray(cells, workers, scratch)
 
     try:
         yield run_on_ray
@@ -234,17 +251,17 @@ def _start_ray(workers: int) -> None:
         raise ValueError(f"RAY_ADDRESS = {address}: {error}") from error
 
 
-def _run_here(cells: Cells) -> Iterator[Outcome]:
+def _run_here(cells: Cells, scratch: str) -> Iterator[Outcome]:
     for path, cell in cells.items():
         outcome: Rows | str
         try:
-            outcome = _run_cell(cell)
+            outcome = _run_cell(cell, scratch)
         except Exception as error:  # a cell fails alone, whatever it fails of
             outcome = _reason(error)
         yield path, outcome
 
 
-def _run_on_ray(cells: Cells, workers: int) -> Iterator[Outcome]:
+def _run_on_ray(cells: Cells, workers: int, scratch: str) -> Iterator[Outcome]:
     import ray
 
     # A cell that killed its worker would do so again.
@@ -253,7 +270,7 @@ def _run_on_ray(cells: Cells, workers: int) -> Iterator[Outcome]:
     todo = iter(cells)
     while True:
         while len(running) < workers and (path := next(todo, None)) is not None:
-            running[task.remote(cells[path])] = path
+            running[task.remote(cells[path], scratch)] = path
         if not running:
             break
         finished, _ = ray.wait(list(running), num_returns=1)

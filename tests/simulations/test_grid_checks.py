@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,7 +29,7 @@ GRID = Grid("a grid", ("uniform",), clients=5, seeds=1, settings={"num-rounds": 
 
 @pytest.fixture
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_cell(cell: Cell) -> None:
+    def run_cell(cell: Cell, scratch: str) -> None:
         pytest.fail(f"{cell} was run")
 
     monkeypatch.setattr(grid_run, "_run_cell", run_cell)
@@ -174,13 +175,15 @@ def test_a_grid_on_ray_that_is_stopped_says_so(tmp_path: Path) -> None:
     file = tmp_path / "long.toml"
     file.write_text('title = "long"\nrules = ["uniform"]\nseeds = 200\n')
     code = "from pncs_flower.simulations.cli import main; main()"
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
     command = ["run", str(file), "--workers", "1", "--output", str(tmp_path / "out")]
     process = subprocess.Popen(
         [sys.executable, "-c", code, *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
+        env={**os.environ, "TMPDIR": str(scratch), "RAY_TMPDIR": tempfile.gettempdir()},
     )
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("out/cells/*.jsonl")):
@@ -190,6 +193,7 @@ def test_a_grid_on_ray_that_is_stopped_says_so(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM
+    assert not list(scratch.glob("pncs-*"))
     # On a busy machine the first run may take so long that a line is written meanwhile.
     output = re.sub(r"^\d+ s: .*\n", "", output, flags=re.MULTILINE)
     assert output.splitlines() == [

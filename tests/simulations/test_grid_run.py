@@ -104,7 +104,7 @@ def test_more_seeds_add_cells_and_keep_those_there(finished: Path, tmp_path: Pat
 def test_a_cell_that_fails_does_not_stop_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(cell: Cell) -> list[dict[str, Any]]:
+    def fail(cell: Cell, scratch: str) -> list[dict[str, Any]]:
         if cell.line == "pncs":
             raise OSError(28, "No space left on device")
         return [{}, {}]

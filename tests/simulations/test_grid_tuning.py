@@ -114,7 +114,7 @@ def test_a_grid_is_tuned_and_says_so(tmp_path: Path) -> None:
 def test_a_tuning_run_that_broke_stops_the_grid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(cell: Cell) -> list[dict[str, Any]]:
+    def fail(cell: Cell, scratch: str) -> list[dict[str, Any]]:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(grid_run, "_run_cell", fail)
@@ -126,7 +126,7 @@ def test_a_tuning_run_that_broke_stops_the_grid(
 def test_rates_that_all_diverge_are_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(cell: Cell) -> list[dict[str, Any]]:
+    def fail(cell: Cell, scratch: str) -> list[dict[str, Any]]:
         raise SelectionError("no client delivered an update in round 1")
 
     monkeypatch.setattr(grid_run, "_run_cell", fail)
