@@ -1,0 +1,66 @@
+"""Files that are there whole or not at all, whatever happens while they are written."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+__all__ = ["PARTIAL", "replacing", "write_whole"]
+
+PARTIAL = ".partial"
+"""What the name of a file ends in while it is written: one left behind was never finished."""
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[BinaryIO]:
+    """Open a file to be written in place of another one, or of none.
+
+    It is written under another name, in the same folder, and gets its own once it is complete and
+    on disk. If the block raises, or the process or the machine dies, what was there before stays.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file. Its folder must exist.
+
+    Yields
+    ------
+    BinaryIO
+        Where to write the new content.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written, on a full disk for instance.
+    """
+    path = Path(path)
+    # Two processes that write the same file do not write into each other's.
+    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+    try:
+        with partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def write_whole(path: str | Path, content: str | bytes) -> None:
+    """Write a file's content, text as UTF-8; see `replacing`."""
+    with replacing(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename last through a power cut, where the system can."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
