@@ -20,9 +20,14 @@ def test_text_and_bytes_are_written(tmp_path: Path) -> None:
 def test_what_was_there_stays_if_writing_fails(tmp_path: Path, error: BaseException) -> None:
     path = tmp_path / "file"
     write_whole(path, "before")
-    with pytest.raises(type(error)), replacing(path) as file:
-        file.write(b"half of wh")
-        raise error
+
+    def write_half() -> None:
+        with replacing(path) as file:
+            file.write(b"half of wh")
+            raise error
+
+    with pytest.raises(type(error)):
+        write_half()
     assert path.read_text() == "before"
     assert [found.name for found in tmp_path.iterdir()] == ["file"]
 
