@@ -1,6 +1,8 @@
 """Noise on a summary: what a sketch tells of its client is bounded before it leaves."""
 
-import secrets
+import math
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,6 +11,12 @@ import numpy as np
 from pncs_flower.randomness import generator
 
 __all__ = ["SketchNoise"]
+
+# Numbers of noise drawn at a time, which bounds the memory that it takes.
+_BLOCK = 1 << 20
+# More standard deviations than noise from 53 random bits can have.
+_MOST_DEVIATIONS = 10
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -20,8 +28,16 @@ class SketchNoise:
     of one client differ by at most 2 ``clip_norm``, whatever its data, so one summary is
     (ε, δ)-private with respect to the replacement of all of the client's data; see `epsilon`.
 
+    A summary that is not finite cannot be clipped, so it is an error on the client, and nothing of
+    it leaves. So is a request for the loss, which is no sketch and would leave without noise.
+
     This covers the summary alone. The full update of a chosen client leaves as it is, unless the
     app clips and noises it too (Flower's ``LocalDpMod``, behind `summary_mod`).
+
+    The noise of each pair of numbers is made of 128 random bits of the operating system
+    (`os.urandom`, a cryptographic generator) by the Box-Muller transform in float64, and rounded
+    to float32 with the numbers. The (ε, δ) are those of exact real numbers: like all noise in
+    floating point, this takes not every real value, which an attacker of last bits may use.
 
     Attributes
     ----------
@@ -30,8 +46,15 @@ class SketchNoise:
     noise_multiplier : float
         Standard deviation of the noise over the largest difference of two summaries, above 0.
     secret : int, optional
-        Seed of the noise, for tests and simulations. None takes the system's randomness: noise
-        that a server could work out from the seed of the run would protect nobody.
+        Seed of the noise, for tests and simulations: the generator is then NumPy's PCG64, of which
+        all noise can be worked out by who knows the seed, and perhaps by who sees much of it. None
+        takes the system's randomness.
+
+    Raises
+    ------
+    ValueError
+        If the clip norm or the multiplier is not finite and above 0, or so are not the standard
+        deviation and the largest noise in float32.
     """
 
     clip_norm: float
@@ -43,6 +66,13 @@ class SketchNoise:
             value = getattr(self, name)
             if not 0 < value < float("inf"):
                 raise ValueError(f"{name} is {value}, but must be a finite number above 0")
+        most = _FLOAT32_MAX / (2 * _MOST_DEVIATIONS)
+        if not 0 < self.standard_deviation <= most or self.clip_norm > most:
+            raise ValueError(
+                f"clip_norm is {self.clip_norm} and noise_multiplier is {self.noise_multiplier}: "
+                f"the clip norm and the noise's standard deviation, {self.standard_deviation}, "
+                f"must be above 0 and at most {most:.2g}, so that a summary fits into float32"
+            )
 
     @cached_property
     def standard_deviation(self) -> float:
@@ -104,22 +134,49 @@ class SketchNoise:
         ------
         ValueError
             If a sketch is in another wire format: noise has to be added before a value is rounded.
+            Or if a value is not finite, as it cannot be clipped then.
         """
-        other = next((s.dtype for s in sketches.values() if s.dtype != np.float32), None)
-        if other is not None:
-            raise ValueError(
-                f"noise needs sketches in float32, but they are in {other}: leave the wire format "
-                "out of the sketch's name"
-            )
-        norm = float(
-            np.sqrt(sum(float((s.astype(np.float64) ** 2).sum()) for s in sketches.values()))
+        for layer, sketch in sketches.items():
+            if sketch.dtype != np.float32:
+                raise ValueError(
+                    f"noise needs sketches in float32, but they are in {sketch.dtype}: leave the "
+                    "wire format out of the sketch's name"
+                )
+            # An infinite norm would scale to zeros or NaN, and a norm of NaN to nothing at all.
+            if not np.isfinite(sketch).all():
+                raise ValueError(
+                    f"the summary of layer {layer!r} holds a value that is not finite, so it "
+                    "cannot be clipped, and nothing of it is sent: has the training diverged?"
+                )
+        # In float64 the square of no float32 overflows or vanishes.
+        norm = math.sqrt(
+            sum(float(np.square(s, dtype=np.float64).sum()) for s in sketches.values())
         )
         scale = min(1.0, self.clip_norm / norm) if norm > 0 else 1.0
-        secret = secrets.randbits(62) if self.secret is None else self.secret
-        noise = generator(secret, "sketch noise", round, client)
-        return {
-            layer: (
-                sketch * scale + noise.normal(scale=self.standard_deviation, size=sketch.shape)
-            ).astype(np.float32)
-            for layer, sketch in sketches.items()
-        }
+        draw = _system_normal
+        if self.secret is not None:
+            draw = generator(self.secret, "sketch noise", round, client).standard_normal
+        return {layer: self._with_noise(sketch, scale, draw) for layer, sketch in sketches.items()}
+
+    def _with_noise(
+        self, sketch: np.ndarray, scale: float, draw: Callable[[int], np.ndarray]
+    ) -> np.ndarray:
+        flat = sketch.ravel()
+        noisy = np.empty_like(flat)
+        for start in range(0, flat.size, _BLOCK):
+            block = flat[start : start + _BLOCK].astype(np.float64)
+            noisy[start : start + _BLOCK] = block * scale + self.standard_deviation * draw(
+                block.size
+            )
+        if not np.isfinite(noisy).all():
+            raise ValueError("the noise made a value that is not finite: lower clip_norm")
+        return noisy.reshape(sketch.shape)
+
+
+def _system_normal(size: int) -> np.ndarray:
+    """Return normal numbers made of the operating system's random bits (Box-Muller)."""
+    pairs = -(-size // 2)
+    words = np.frombuffer(os.urandom(16 * pairs), np.uint64) >> 11
+    radius = np.sqrt(-2 * np.log((words[:pairs] + 1) * 2.0**-53))  # of a number above 0, up to 1
+    angle = words[pairs:] * (2 * np.pi * 2.0**-53)
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]

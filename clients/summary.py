@@ -52,7 +52,8 @@ class SummaryMod:
         client introduces itself, for rules that weigh clients by size from the first round on;
         without it they learn the sizes from the replies.
     noise : SketchNoise, optional (default: None)
-        Clip each summary and add noise to it before it leaves.
+        Clip each summary and add noise to it before it leaves. A request for the loss, which it is
+        not for, is then an error.
 
     Examples
     --------
@@ -119,6 +120,12 @@ class SummaryMod:
     ) -> Message:
         request = SummaryRequest.from_config(marker)
         if request.kind == "loss":
+            if self._noise is not None:
+                raise ValueError(
+                    "the strategy asks for the loss, but this client sends nothing without noise, "
+                    "and its noise is for sketches: use a rule that asks for sketches or for "
+                    "nothing, or leave noise= out"
+                )
             return _loss(message, context, call_next, request)
         weights = _only_arrays(message.content, "the training message")
         layers = choose_layers(weights, request.layers)

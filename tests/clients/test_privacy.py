@@ -3,13 +3,16 @@
 import numpy as np
 import pytest
 from apps import numpy_app
+from flwr.app import ArrayRecord, Message
 from flwr.serverapp.strategy import FedAvg
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
 from pncs_flower.clients import SketchNoise, SummaryMod
 from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.strategies import PNCS
+from pncs_flower.strategies import PNCS, NoSummariesError, PowerOfChoice
 
 
 def sketches(scale: float) -> dict[str, np.ndarray]:
@@ -95,6 +98,111 @@ def test_the_client_says_what_it_spends(caplog):
 def test_noise_on_a_rounded_wire_format_is_an_error_that_says_what_to_do():
     with pytest.raises(ValueError, match="float16: leave the wire format out"):
         SketchNoise(1.0, 1.0).apply({"a": np.zeros(3, np.float16)}, 1, "0")
+
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+TINY = 1e-45  # the smallest subnormal number
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("where", [("a",), ("b",), ("a", "b"), ("one",), ("a", "b", "one")])
+def test_nothing_of_a_summary_that_is_not_finite_leaves(bad, where):
+    layers = {"a": np.full(5, 1e6, np.float32), "b": np.ones(3, np.float32)}
+    layers["one"] = np.zeros(1, np.float32)
+    for layer in where:
+        layers[layer][-1] = bad
+    for secret in (None, 1):
+        with pytest.raises(ValueError, match=f"'{where[0]}' holds a value that is not finite"):
+            SketchNoise(1.0, 1.0, secret).apply(layers, 1, "0")
+
+
+def test_a_client_whose_training_diverges_sends_an_error_and_none_of_its_numbers():
+    def diverging(message, context, call_next):
+        reply = call_next(message, context)
+        if context.node_config["partition-id"] == 0:
+            weights = reply.content["arrays"]["head.bias"].numpy().copy()
+            weights[0] = np.nan
+            reply.content["arrays"]["head.bias"] = ArrayRecord([weights])["0"]
+        return reply
+
+    app = numpy_app.make_app(SummaryMod(noise=SketchNoise(1.0, 1.0)), diverging)
+    sent: list[Message] = []
+
+    class Listening(InProcessGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            replies = list(super().send_and_receive(messages, timeout=timeout))
+            sent.extend(replies)
+            return replies
+
+    strategy = PNCS(FedAvg(fraction_evaluate=0.0), num_selected=2)
+    strategy.start(Listening(app, 4), numpy_app.initial_arrays(), num_rounds=1)
+    assert "not finite, so it cannot be clipped" in strategy.history[0].rejected["0"]
+    (refused,) = [reply for reply in sent if reply.has_error()]
+    assert not refused.has_content()
+
+
+values = st.floats(width=32, allow_nan=False, allow_infinity=False) | st.sampled_from(
+    [FLOAT32_MAX, -FLOAT32_MAX, TINY, -TINY, 0.0]
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.lists(values, max_size=40), max_size=4), st.sampled_from([1e-30, 0.5, 1e30]))
+def test_what_is_released_without_its_noise_is_no_longer_than_the_clip_norm(layers, clip_norm):
+    noise = SketchNoise(clip_norm, 1e-6, secret=2)
+    clean = {f"layer {n}": np.array(v, np.float32) for n, v in enumerate(layers)}
+    released = noise.apply(clean, 1, "0")
+    only_noise = noise.apply({n: np.zeros_like(v) for n, v in clean.items()}, 1, "0")
+    total = 0.0
+    for layer, value in released.items():
+        assert value.dtype == np.float32
+        assert value.shape == clean[layer].shape
+        assert np.isfinite(value).all()
+        total += float(((value.astype(float) - only_noise[layer].astype(float)) ** 2).sum())
+    # Nothing else is lost than float32's rounding of the sum and of the noise.
+    assert np.sqrt(total) <= clip_norm * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("value", [FLOAT32_MAX, 1e30, 1e-30, TINY])
+def test_huge_and_subnormal_values_keep_their_direction(value):
+    clean = {"a": np.array([value, 0.0, -value], np.float32), "b": np.zeros(2, np.float32)}
+    length = np.sqrt(2) * float(clean["a"][0])
+    released = SketchNoise(2.0, 1e-12, secret=1).apply(clean, 1, "0")
+    expected = clean["a"].astype(float) * min(1.0, 2.0 / length)
+    np.testing.assert_allclose(released["a"], expected, rtol=1e-6, atol=1e-10)
+
+
+def test_no_layers_are_no_layers():
+    assert SketchNoise(1.0, 1.0).apply({}, 1, "0") == {}
+
+
+def test_the_systems_noise_is_normal_and_never_the_same_twice():
+    noise = SketchNoise(clip_norm=1.0, noise_multiplier=0.5)
+    big = {"a": np.zeros(1_500_001, np.float32), "b": np.zeros(1, np.float32)}  # in two blocks
+    first, second = (noise.apply(big, 1, "0")["a"].astype(float) for _ in range(2))
+    assert first.std() == pytest.approx(1.0, rel=0.005)
+    assert first.mean() == pytest.approx(0.0, abs=0.005)
+    for quantile in (0.001, 0.1, 0.9, 0.999):
+        assert (first < norm.ppf(quantile)).mean() == pytest.approx(quantile, rel=0.1)
+    # Neither from one draw to the next nor from one number to the next.
+    for other in (second, np.roll(first, 1), np.roll(first, len(first) // 2)):
+        assert abs(np.corrcoef(first, other)[0, 1]) < 0.01
+
+
+def test_a_loss_does_not_leave_beside_the_noise():
+    strategy = PowerOfChoice(FedAvg(fraction_evaluate=0.0), num_selected=2, candidates=2)
+    grid = InProcessGrid(numpy_app.make_app(SummaryMod(noise=SketchNoise(1.0, 1.0))), 3)
+    with pytest.raises(NoSummariesError, match="sends nothing without noise"):
+        strategy.start(grid, numpy_app.initial_arrays(), num_rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("clip_norm", "multiplier"),
+    [(1e38, 1.0), (1e-200, 1e-200), (1e308, 1e308), (1.0, 1e38), (1e38, 1e-30)],
+)
+def test_noise_that_is_zero_or_does_not_fit_into_float32_is_refused(clip_norm, multiplier):
+    with pytest.raises(ValueError, match="fits into float32"):
+        SketchNoise(clip_norm, multiplier)
 
 
 @pytest.mark.parametrize("options", [{"clip_norm": 0.0}, {"noise_multiplier": float("nan")}])
