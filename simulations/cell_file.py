@@ -2,14 +2,17 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
-from .grid import readable_name
+from .grid import ALL_CLIENTS, readable_name
 
 __all__ = ["read_cell", "read_lines"]
 
 Row = dict[str, Any]
+
+_OLD_CEILING = re.compile(rf"{ALL_CLIENTS}( L=-?\d+)?")
 
 
 def read_cell(path: Path) -> tuple[Row, list[Row], Row]:
@@ -28,7 +31,8 @@ def read_cell(path: Path) -> tuple[Row, list[Row], Row]:
         name = readable_name(cell["panel"], cell["line"], cell["seed"])
         for row in rounds:
             _check_round(row)
-        texts = (cell["command"], cell["line"], summary["data"], *summary["notes"])
+        cell.setdefault("rule", _rule_of_old(cell))
+        texts = (cell["command"], cell["line"], cell["rule"], summary["data"], *summary["notes"])
         for text in (*texts, *summary["versions"].values()):
             _expect(isinstance(text, str), text)
         _expect(type(cell["seed"]) is int, cell["seed"])
@@ -39,6 +43,12 @@ def read_cell(path: Path) -> tuple[Row, list[Row], Row]:
     if path.stem.rpartition("-")[0] != name:
         raise ValueError(f"{_damaged(path)} (it holds {name})")
     return cell, rounds, summary
+
+
+def _rule_of_old(cell: Row) -> str:
+    """Return the rule of a file that does not say it, as those of 0.1.0 do not."""
+    everybody = cell["settings"]["num-selected"] == cell["clients"]
+    return ALL_CLIENTS if everybody and _OLD_CEILING.fullmatch(cell["line"]) else cell["line"]
 
 
 def _check_round(row: Row) -> None:

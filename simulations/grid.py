@@ -69,7 +69,9 @@ class Cell:
     panel : str
         What it shares with the runs it is compared with, such as ``"shards 2, selected 4"``.
     line : str
-        The rule, and the queue length where the grid has more than one.
+        What a report calls it: the rule, and the queue length where the grid has more than one.
+    rule : str
+        The rule by the grid's name for it; ``"all"`` for the ceiling, and for nothing else.
     seed : int
         The seed of everything random.
     clients : int
@@ -80,6 +82,7 @@ class Cell:
 
     panel: str
     line: str
+    rule: str
     seed: int
     clients: int
     settings: Mapping[str, Scalar]
@@ -228,13 +231,18 @@ class Grid:
         cells = self.cells()
         _check_names(cells)
         lines = list(dict.fromkeys(cell.line for cell in cells))
-        reference = self.report.reference or lines[0]
+        reference = self.reference
         compared = [line for claim in self.report.claims for line in claim["against"]]
         if reference in compared:
             raise ValueError(f"report: a claim holds the reference {reference!r} against itself")
         for line in (reference, *compared):
             if line not in lines:
                 raise ValueError(f"report: there is no {line!r}, only {', '.join(lines)}")
+
+    @property
+    def reference(self) -> str:
+        """The line that every other is tested against, whether or not it comes to a result."""
+        return self.report.reference or self._line(self.rules[0], self.queue[0])
 
     def cells(self) -> list[Cell]:
         """Return all runs, seed by seed, so that what is there first is comparable.
@@ -269,7 +277,8 @@ class Grid:
             _check_network(settings, _LAYERS[self.model, layers])
             cell = Cell(
                 panel=f"{partition}, layers {layers}, selected {selected}",
-                line=rule if len(self.queue) == 1 else f"{rule} L={queue}",
+                line=self._line(rule, queue),
+                rule=rule,
                 seed=seed,
                 clients=self.clients,
                 settings=settings,
@@ -285,6 +294,10 @@ class Grid:
         settings = {key: value for key, value in self.quick.items() if key not in own}
         settings = {**self.settings, **settings}
         return replace(self, **keys, title=f"{self.title}; quick", settings=settings, quick={})
+
+    def _line(self, rule: str, queue: int) -> str:
+        # Of all clients nobody is left to rest: no length of the queue is theirs.
+        return rule if len(self.queue) == 1 or rule == ALL_CLIENTS else f"{rule} L={queue}"
 
     def _partitions(self) -> dict[str, dict[str, Scalar]]:
         """Return how the data is divided, by what a panel says of it."""

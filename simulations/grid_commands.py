@@ -278,4 +278,6 @@ def _report(folder: Path) -> None:
         out.print(f"{verdict}: {claim['text']}", soft_wrap=True)
     if results.missing:
         out.print(f"Runs without a result: {len(results.missing)}")
+    for panel in results.without_reference:
+        out.print(f"No test in {panel}: no result of {results.reference}", soft_wrap=True)
     out.print(f"Report: {page}", soft_wrap=True)

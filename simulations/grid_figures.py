@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from pncs_flower.protocol import client_order
 
-from .grid import ALL_CLIENTS
 from .grid_results import GridResults, Run, mean_interval
 
 __all__ = ["draw_choices", "draw_curves", "draw_similarities", "run_with_similarities"]
@@ -46,7 +45,8 @@ def draw_curves(results: GridResults, over: Literal["rounds", "bytes"], path: Pa
     drawn: dict[str, Line2D] = {}
     for axes, (panel, by_line) in zip(grid, panels.items(), strict=False):
         for line, runs in by_line.items():
-            drawn[line] = _draw_line(axes, runs, over, lines.index(line), line == ALL_CLIENTS)
+            ceiling = line in results.ceilings
+            drawn[line] = _draw_line(axes, runs, over, lines.index(line), ceiling)
         axes.set_title(_plain(results.label(panel)), fontsize=10)
         axes.set_xlabel("round" if over == "rounds" else "MB sent by clients (log scale)")
         axes.grid(color="#dddddd", linewidth=0.7)
@@ -84,9 +84,10 @@ def draw_choices(results: GridResults, path: Path) -> bool:
         Whether there is a picture.
     """
     by_line = next(iter(results.panels.values()))
-    runs = {line: some[0] for line, some in by_line.items() if line != ALL_CLIENTS}
+    runs = {line: some[0] for line, some in by_line.items() if line not in results.ceilings}
     if not runs:
         return False
+    first = min(int(run.cell["seed"]) for run in runs.values())
     columns = min(4, len(runs))
     rows = -(-len(runs) // columns)
     figure = Figure(figsize=(max(6.4, 3.1 * columns), 2.6 * rows), dpi=150, layout="constrained")
@@ -104,7 +105,9 @@ def draw_choices(results: GridResults, path: Path) -> bool:
             interpolation="nearest",
             extent=(0.5, len(run.rounds) + 0.5, len(clients) - 0.5, -0.5),
         )
-        axes.set_title(_plain(line), fontsize=10)
+        seed = run.cell["seed"]
+        shown = line if seed == first else f"{line}, seed {seed}"
+        axes.set_title(_plain(shown), fontsize=10)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[:].set_visible(False)

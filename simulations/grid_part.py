@@ -65,7 +65,9 @@ def _narrowed(grid: Grid, axis: str, wanted: Sequence[str]) -> Grid:
     part = replace(grid, **changes, title=title, report=Report())
     lines = {cell.line for cell in part.cells()}
     report = grid.report
-    if report.reference not in lines:
+    if grid.reference not in lines:
         report = replace(report, reference="", claims=())
+    else:
+        report = replace(report, reference=grid.reference)
     claims = tuple(claim for claim in report.claims if set(claim["against"]) <= lines)
     return replace(part, report=replace(report, claims=claims))

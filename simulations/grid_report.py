@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from .claims import judge
-from .grid import ALL_CLIENTS
 from .grid_figures import draw_choices, draw_curves, draw_similarities, run_with_similarities
 from .grid_results import LAST, GridResults, compare, mean_interval, rounds_to_reach
 from .page import Row, picture, table, write_page
@@ -111,7 +110,9 @@ def _converged(results: GridResults) -> str:
             mean, half = mean_interval(np.array([run.converged for run in runs]))
             column[line] = (float(mean), float(half))
         columns.append(column)
-    best = [_best({line: value[0] for line, value in column.items()}) for column in columns]
+    best = [
+        _best({line: value[0] for line, value in column.items()}, results) for column in columns
+    ]
     rows = [
         [
             escape(line),
@@ -126,8 +127,8 @@ def _converged(results: GridResults) -> str:
         f"Mean over the last {LAST} rounds and over seeds, ± half of the 95% interval; the best in "
         "bold"
     )
-    if ALL_CLIENTS in lines:
-        caption += f" ({ALL_CLIENTS} is the ceiling and does not compete)"
+    if results.ceilings:
+        caption += f" ({', '.join(sorted(results.ceilings))} is the ceiling and does not compete)"
     headings = [results.label(panel) or "accuracy" for panel in results.panels]
     return table(["rule", *headings], rows, f"{caption}.")
 
@@ -161,7 +162,7 @@ def _choices(results: GridResults, path: Path) -> str:
     return (
         "<h2>Who was chosen when</h2>"
         + picture(path, "Chosen clients by round, by rule")
-        + f"<p>{escape(next(iter(results.panels)))}, the first seed.</p>"
+        + f"<p>{escape(next(iter(results.panels)))}, the first seed that has a result.</p>"
     )
 
 
@@ -209,18 +210,28 @@ def _at_rounds(results: GridResults) -> str:
             [
                 np.mean([run.accuracy[:most] for run in by_line[line]], axis=0)
                 for by_line in results.panels.values()
-                if line in by_line
             ],
             axis=0,
         )
         for line in _all_lines(results)
+        if all(line in by_line for by_line in results.panels.values())
     }
-    best = {n: _best({line: float(mean[n - 1]) for line, mean in means.items()}) for n in wanted}
-    rows = [
-        [escape(line), *(_bold(f"{mean[n - 1]:.3f}", line == best[n]) for n in wanted)]
-        for line, mean in means.items()
-    ]
-    caption = "Accuracy after some rounds, averaged over seeds and over all plots above."
+    rows = []
+    best = {
+        n: _best({line: float(mean[n - 1]) for line, mean in means.items()}, results)
+        for n in wanted
+    }
+    for line in _all_lines(results):
+        # A mean over other plots than those of the others would not compare with theirs.
+        mean = means.get(line)
+        shown = [
+            "-" if mean is None else _bold(f"{mean[n - 1]:.3f}", line == best[n]) for n in wanted
+        ]
+        rows.append([escape(line), *shown])
+    caption = (
+        "Accuracy after some rounds, averaged over seeds and over all plots above; no number for a "
+        "rule that has no result in one of them."
+    )
     return table(["rule", *(f"round {n}" for n in wanted)], rows, caption)
 
 
@@ -263,7 +274,16 @@ def _tests(results: GridResults) -> str:
         "there can be."
     )
     headings = ["against", "difference", "seeds", "p", "p (Holm)", "least p"]
-    return table(headings, rows, caption)
+    return table(headings, rows, caption) + _without_reference(results)
+
+
+def _without_reference(results: GridResults) -> str:
+    """Say where there is no test for want of the reference."""
+    where = [results.label(panel) or "this grid" for panel in results.without_reference]
+    if not where:
+        return ""
+    text = f"No test in {'; '.join(where)}: {results.reference}, the reference, has no result there"
+    return f'<div class="warning">{escape(text)}.</div>'
 
 
 def _settings(results: GridResults) -> str:
@@ -318,8 +338,8 @@ def _all_lines(results: GridResults) -> list[str]:
     return list(dict.fromkeys(line for lines in results.panels.values() for line in lines))
 
 
-def _best(values: dict[str, float]) -> str | None:
-    competing = {line: value for line, value in values.items() if line != ALL_CLIENTS}
+def _best(values: dict[str, float], results: GridResults) -> str | None:
+    competing = {line: value for line, value in values.items() if line not in results.ceilings}
     return max(competing, key=competing.__getitem__) if competing else None
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from .cell_file import read_cell, read_lines
-from .grid import tupled
+from .grid import ALL_CLIENTS, tupled
 from .grid_run import CELLS, GRID
 from .report_plan import Report
 
@@ -39,7 +39,7 @@ class Run:
     Attributes
     ----------
     cell : mapping
-        What it is: panel, line, seed, clients, settings, command.
+        What it is: panel, line, rule, seed, clients, settings, command.
     rounds : sequence of mapping
         Its rounds, as in ``rounds.jsonl``.
     summary : mapping
@@ -86,9 +86,18 @@ class GridResults:
 
     @property
     def reference(self) -> str:
-        """The line that every other is tested against."""
-        lines = next(iter(self.panels.values()))
-        return str(self.grid["report"]["reference"]) or next(iter(lines))
+        """The line that every other is tested against; it may have no result."""
+        return str(self.grid["report"]["reference"])
+
+    @property
+    def without_reference(self) -> list[str]:
+        """The panels in which the reference has no result."""
+        return [panel for panel, lines in self.panels.items() if self.reference not in lines]
+
+    @cached_property
+    def ceilings(self) -> frozenset[str]:
+        """The lines of which every client sends its update: they do not compete."""
+        return frozenset(run.cell["line"] for run in self.runs if run.cell["rule"] == ALL_CLIENTS)
 
     @property
     def runs(self) -> list[Run]:
@@ -180,6 +189,9 @@ def _read_grid(path: Path) -> Mapping[str, Any]:
         if any(Path(name).name != name or not name.endswith(".jsonl") for name in names):
             raise ValueError
         Report(**{key: tupled(value) for key, value in report.items()})
+        if not report["reference"]:  # as 0.1.0 left it where the grid's file names none
+            rule, queue = grid["rules"][0], grid["queue"]
+            report["reference"] = rule if len(queue) == 1 else f"{rule} L={queue[0]}"
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         raise ValueError(
             f"{path} is damaged: give the command again that ran the grid, which writes it anew"

@@ -111,7 +111,9 @@ def run_grid(
         )
         files = cell_files(with_rates(grid.cells(), tuned), folder / CELLS)
         names = [path.name for path in files]
-        about = {**asdict(grid), "tuned": [asdict(each) for each in tuned], "cells": names}
+        # Said once and for all: the first line that has a result may be another one.
+        resolved = replace(grid, report=replace(grid.report, reference=grid.reference))
+        about = {**asdict(resolved), "tuned": [asdict(each) for each in tuned], "cells": names}
         write_json_lines(folder / GRID, [about])
         return finish(files)
 

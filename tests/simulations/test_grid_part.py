@@ -8,6 +8,7 @@ from pncs_flower.simulations.config import APP_DIRECTORY
 from pncs_flower.simulations.grid import Grid
 from pncs_flower.simulations.grid_file import read_grid
 from pncs_flower.simulations.grid_part import part_of
+from pncs_flower.simulations.report_plan import Report
 
 
 def experiment(name: str) -> Grid:
@@ -39,6 +40,15 @@ def test_a_part_without_some_rules_leaves_out_what_is_said_of_them() -> None:
     assert (without_pncs.reference, without_pncs.claims) == ("", ())
     named = ",".join([whole.report.reference, *whole.report.claims[0]["against"]])
     assert part_of(whole, [f"rules={named}"]).report == whole.report
+
+
+def test_part_of_a_grid_that_names_no_reference_keeps_the_wholes() -> None:
+    claim = {"text": "", "kind": "best", "against": ["uniform"]}
+    whole = Grid("a grid", ("pncs", "round-robin", "uniform"), report=Report(claims=(claim,)))
+    kept = part_of(whole, ["rules=pncs,uniform"])
+    assert (kept.reference, kept.report.claims) == ("pncs", (claim,))
+    without = part_of(whole, ["rules=round-robin,uniform"])
+    assert (without.reference, without.report.claims) == ("round-robin", ())
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from pncs_flower.simulations.grid_results import (
 
 def run(seed: int, *accuracies: float) -> Run:
     rounds = [{"accuracy": a, "bytes_up": {"training": 10, "pre-round": 1}} for a in accuracies]
-    return Run({"seed": seed}, rounds, {})
+    return Run({"seed": seed, "line": "pncs", "rule": "pncs"}, rounds, {})
 
 
 def results(lines: Mapping[str, Sequence[Run]]) -> GridResults:
