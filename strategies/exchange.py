@@ -5,13 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flwr.app import Array, ConfigRecord, Error, Message, RecordDict
-from flwr.common.constant import ErrorCode
+from flwr.app import Array, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from pncs_flower.protocol import MARKER, Phase
-
-from .errors import DeadWorkerError
 
 __all__ = [
     "Replies",
@@ -20,6 +17,8 @@ __all__ = [
     "expire",
     "marked",
     "message_like",
+    "plain_reason",
+    "shortened",
     "sort_replies",
 ]
 
@@ -87,7 +86,7 @@ def content_bytes(content: RecordDict) -> int:
     Not Flower's ``count_bytes``, which raises on an empty text.
     """
     return sum(
-        len(name.encode()) + _value_bytes(value)
+        _text_bytes(name) + _value_bytes(value)
         for record in content.values()
         for name, value in record.items()
     )
@@ -97,12 +96,16 @@ def _value_bytes(value: object) -> int:
     if isinstance(value, Array):
         return len(value.data)
     if isinstance(value, str):
-        return len(value.encode())
+        return _text_bytes(value)
     if isinstance(value, bytes):
         return len(value)
     if isinstance(value, list):
         return sum(_value_bytes(entry) for entry in value)
     return 1 if isinstance(value, bool) else 8
+
+
+def _text_bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))  # half a pair is no reason to end a run
 
 
 def exchange(grid: Grid, messages: list[Message], timeout: float) -> Replies:
@@ -143,10 +146,12 @@ def sort_replies(sent: Iterable[Message], received: Iterable[Message], missing: 
         if node_id is None:
             continue
         if message.has_error():
-            _stop_if_worker_died(message.error)
-            reason = _plain_reason(message.error.reason)
-            # What Flower says of a message whose time is up: it "could not be found".
-            replies.failures[node_id] = missing if "expired due to its TTL" in reason else reason
+            reason = plain_reason(message.error.reason)
+            # What Flower says of a message whose time is up: it "could not be found". A node that
+            # says so itself is the source of its reply, and says something else.
+            by_server = message.metadata.src_node_id != node_id
+            expired = by_server and "expired due to its TTL" in reason
+            replies.failures[node_id] = missing if expired else reason
         else:
             replies.contents[node_id] = message.content
     for node_id in node_of.values():
@@ -154,22 +159,16 @@ def sort_replies(sent: Iterable[Message], received: Iterable[Message], missing: 
     return replies
 
 
-def _stop_if_worker_died(error: Error) -> None:
-    """Stop the run if a Ray worker has died.
-
-    Flower does not replace it and keeps giving it messages, each of which fails at once, so that
-    soon nearly all clients fail and the run still counts as completed.
-    """
-    if error.code == ErrorCode.UNKNOWN and "ActorDiedError" in (error.reason or ""):
-        raise DeadWorkerError(
-            "a worker process of the simulation has died, perhaps for want of memory: give each "
-            "client more CPUs, so that fewer run at once, and start again (with checkpoint=, the "
-            f"run goes on where it stopped). Ray says: {_plain_reason(error.reason)}"
-        )
-
-
-def _plain_reason(reason: str | None) -> str:
+def plain_reason(reason: object) -> str:
     """Return the line of an error that says what happened, without colours and traceback."""
-    lines = [line.strip() for line in _ANSI.sub("", reason or "").splitlines()]
+    lines = [line.strip() for line in _ANSI.sub("", str(reason or "")).splitlines()]
     told = [line for line in lines if line] or ["no reason given"]
     return told[-1][-_LONGEST_REASON:]
+
+
+def shortened(reason: str) -> str:
+    """Return a reason cut to what a record should hold of it: it may quote what a client sent."""
+    if len(reason) <= _LONGEST_REASON:
+        return reason
+    half = _LONGEST_REASON // 2
+    return f"{reason[:half]} ... {reason[-half:]}"

@@ -10,8 +10,11 @@ import time
 from collections.abc import Iterable
 
 from flwr.app import Message
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from .errors import DeadWorkerError
+from .exchange import plain_reason
 from .grid_view import GridWrapper
 
 __all__ = ["PollingGrid", "polled"]
@@ -38,7 +41,7 @@ def polled(grid: Grid) -> Grid:
         if kind.__name__ == "HttpGrid":
             return PollingGrid(grid)
         if kind.__name__ == "InMemoryGrid":
-            return PollingGrid(grid, least_pause=0.02, windowed=True)
+            return PollingGrid(grid, least_pause=0.02, simulated=True)
     return grid
 
 
@@ -56,17 +59,18 @@ class PollingGrid(GridWrapper):
         The real grid.
     least_pause : float (default: 0.2)
         Seconds between two looks, at least.
-    windowed : bool (default: False)
-        Where there are many messages, have at most one to each client open, and few in all: others
-        are pushed as replies come. When none comes for half a second, twice as many may be open,
-        so that many workers with long work all get some. A SuperNode, on the other hand, finds its
-        next message at once if it is there, and else sleeps.
+    simulated : bool (default: False)
+        The grid is that of a simulation. Where there are many messages, have at most one to each
+        client open, and few in all: others are pushed as replies come. When none comes for half a
+        second, twice as many may be open, so that many workers with long work all get some. (A
+        SuperNode, on the other hand, finds its next message at once if it is there, and else
+        sleeps.) And a dead worker of the simulation ends the run: see `check_workers`.
     """
 
-    def __init__(self, grid: Grid, least_pause: float = 0.2, windowed: bool = False) -> None:
+    def __init__(self, grid: Grid, least_pause: float = 0.2, simulated: bool = False) -> None:
         super().__init__(grid)
         self._least_pause = least_pause
-        self._windowed = windowed
+        self._simulated = simulated
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -74,7 +78,7 @@ class PollingGrid(GridWrapper):
         """Push messages, and pull their replies until all are there or the time is up."""
         ahead = list(messages)
         nodes = {message.metadata.dst_node_id for message in ahead}
-        many = self._windowed and len(nodes) * len(ahead) > _MANY
+        many = self._simulated and len(nodes) * len(ahead) > _MANY
         window = _WINDOW if many else len(ahead)
         waiting: dict[str, int] = {}  # node of each open message
         replies: list[Message] = []
@@ -101,6 +105,38 @@ class PollingGrid(GridWrapper):
             least = self._least_pause + _PER_MESSAGE * len(waiting)
             pause = max(least, _SHARE * (now - last))
             time.sleep(min(pause, _MOST, left))
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Pull messages from the real grid; see `check_workers`."""
+        replies = list(super().pull_messages(message_ids))
+        self.check_workers(replies)
+        return replies
+
+    def check_workers(self, replies: Iterable[Message]) -> None:
+        """Stop the run if a reply says that a worker process of the simulation has died.
+
+        Flower does not replace it and keeps giving it messages, each of which fails at once, so
+        that soon nearly all clients fail and the run still counts as completed. Only in a
+        simulation: on a SuperLink, an error is what some node says.
+
+        Raises
+        ------
+        DeadWorkerError
+            Says what Ray says.
+        """
+        if not self._simulated:
+            return
+        for reply in replies:
+            if not reply.has_error() or reply.error.code != ErrorCode.UNKNOWN:
+                continue
+            if "ActorDiedError" in str(reply.error.reason):
+                raise DeadWorkerError(
+                    "a worker process of the simulation has died. Why, the log above may say: too "
+                    "little memory (give each client more CPUs, so that fewer run at once), native "
+                    "code that crashed in the app, a signal. Then start again (with checkpoint=, "
+                    "the run goes on where it stopped). Ray says: "
+                    f"{plain_reason(reply.error.reason)}"
+                )
 
     def _push(
         self, messages: list[Message], waiting: dict[str, int], window: int, one_each: bool

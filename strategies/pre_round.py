@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from pncs_flower.protocol import SUMMARIZE, SummaryRequest
 
 from .decoding import SummaryDecoder, decode_loss
-from .exchange import Replies, content_bytes, exchange, marked, message_like
+from .exchange import Replies, content_bytes, exchange, marked, message_like, shortened
 from .history import RoundRecord
 
 __all__ = ["PreRound"]
@@ -129,8 +129,9 @@ class PreRound:
                 for values in summaries[client].values():
                     values.flags.writeable = False  # a rule and the check of sketches share them
             except ValueError as error:
-                record.rejected[client] = f"pre-round: {error}"
-                log(INFO, "Summary of client %s is not used: %s", client, error)
+                reason = shortened(str(error))
+                record.rejected[client] = f"pre-round: {reason}"
+                log(INFO, "Summary of client %s is not used: %s", client, reason)
         record.asked, record.answered = list(candidates), list(summaries)
         record.bytes_up["pre-round"] = replies.bytes_up
         return summaries

@@ -11,6 +11,7 @@ from pncs_flower.protocol import KEPT, LOST, MARKER, TRAIN
 
 from .exchange import content_bytes, expire, marked, message_like
 from .history import RoundRecord
+from .polling import PollingGrid
 from .selector import Plan
 from .updates import Delivery, SketchCheck, UpdateChecks
 
@@ -120,8 +121,13 @@ class Training:
         return list(self.sent.values())
 
     def complete(self, replies: Iterable[Message], record: RoundRecord) -> list[Message]:
-        """Return all replies, also of clients that had lost their update and are asked again."""
+        """Return all replies, also of clients that had lost their update and are asked again.
+
+        Only a client that was told to send the update it kept can have lost it.
+        """
         received = list(replies)
+        if isinstance(self.grid, PollingGrid):  # a wrapper around the strategy has its own loop
+            self.grid.check_workers(received)
         lost = {
             reply.metadata.reply_to_message_id
             for reply in received
@@ -131,7 +137,7 @@ class Training:
         again = {
             client: self.messages.whole[client]
             for client, message in self.sent.items()
-            if message.metadata.message_id in lost
+            if message.metadata.message_id in lost and message is not self.messages.whole[client]
         }
         if again:
             self.sent |= again

@@ -16,7 +16,7 @@ from pncs_flower.sketches import parse_sketch
 
 from .base import unwrap
 from .decoding import check_update, read_array
-from .exchange import sort_replies
+from .exchange import shortened, sort_replies
 from .history import RoundRecord
 from .rule import Metrics, Summary
 
@@ -293,6 +293,7 @@ def _layout(content: RecordDict) -> tuple[object, ...]:
 
 
 def _reject(client: str, reason: str, record: RoundRecord) -> None:
+    reason = shortened(reason)
     record.rejected[client] = f"training: {reason}"
     log(INFO, "Update of client %s is not used: %s", client, reason)
 

@@ -1,11 +1,12 @@
 """Replies are told apart by the message they answer."""
 
+import pytest
 from apps import numpy_app
 from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.server.superlink.linkstate.utils import MESSAGE_UNAVAILABLE_ERROR_REASON
 
 from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.strategies.exchange import content_bytes, exchange, sort_replies
+from pncs_flower.strategies.exchange import content_bytes, exchange, shortened, sort_replies
 
 
 def sent_messages(count: int) -> list[Message]:
@@ -51,7 +52,34 @@ def test_reason_is_the_last_line_without_colours():
 def test_message_whose_time_is_up_counts_as_not_answered():
     (message,) = sent_messages(1)
     error = Message(Error(3, MESSAGE_UNAVAILABLE_ERROR_REASON), reply_to=message)
+    error.metadata.__dict__["_src_node_id"] = 1
     assert sort_replies([message], [error], "no reply in time").failures == {10: "no reply in time"}
+
+
+def test_a_node_that_talks_like_the_server_is_quoted():
+    (message,) = sent_messages(1)
+    error = Message(Error(3, f"Sorry. {MESSAGE_UNAVAILABLE_ERROR_REASON}"), reply_to=message)
+    (reason,) = sort_replies([message], [error], "no reply in time").failures.values()
+    assert reason.startswith("Sorry. ")
+
+
+@pytest.mark.parametrize("code", range(-1, 10))
+def test_no_error_of_a_node_is_more_than_that_node_s(code):
+    (message,) = sent_messages(1)
+    error = Message(Error(code, "ray\nActorDiedError: the actor died"), reply_to=message)
+    failures = sort_replies([message], [error], "").failures
+    assert failures == {10: "ActorDiedError: the actor died"}
+
+
+def test_text_that_is_not_unicode_is_counted_all_the_same():
+    record = ConfigRecord({"\ud800": "\udfff"})
+    assert content_bytes(RecordDict({"c": record})) == 6
+
+
+def test_a_long_reason_is_cut_in_the_middle():
+    assert shortened("short") == "short"
+    assert len(shortened("a" * 10**6 + "b")) < 500
+    assert shortened("a" * 10**6 + "b").endswith("ab")
 
 
 def test_bytes_are_those_of_names_and_values():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from apps import numpy_app
 from culprits import boom, filled, run, with_summary, with_update
-from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedAvg
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg, Strategy
 
 from pncs_flower.clients import summary_mod
 from pncs_flower.protocol import MARKER
@@ -17,6 +17,7 @@ from pncs_flower.strategies import (
     NoSummariesError,
     RoundRobin,
 )
+from pncs_flower.strategies.polling import PollingGrid
 
 
 def forged_header(summary):
@@ -325,20 +326,70 @@ def test_update_without_its_weight_is_not_aggregated():
     assert "lack 'num-examples'" in strategy.history[0].rejected["1"]
 
 
-def test_dead_worker_of_the_simulation_stops_the_run():
-    class Dying(InProcessGrid):
-        def _handle(self, message):
-            reply = super()._handle(message)
-            marker = message.content.config_records.get(MARKER, {})
-            if marker.get("round") == 2:
-                reason = "\x1b[36mray::ClientAppActor\x1b[39m\nActorDiedError: The actor died"
-                return Message(Error(0, reason), reply_to=message)
-            return reply
+class Dying(InProcessGrid):
+    """Answers some round's messages as Ray does for a worker that has died."""
 
+    phases = ("summarize", "train")
+
+    def _handle(self, message):
+        reply = super()._handle(message)
+        marker = message.content.config_records.get(MARKER, {})
+        if marker.get("round") == 2 and marker["phase"] in self.phases:
+            reason = "\x1b[36mray::ClientAppActor\x1b[39m\nActorDiedError: The actor died"
+            return Message(Error(0, reason), reply_to=message)
+        return reply
+
+
+def test_dead_worker_of_the_simulation_stops_the_run():
     strategy = PNCS(FedAvg(fraction_evaluate=0.0))
-    grid = Dying(numpy_app.make_app(summary_mod), 4)
+    grid = PollingGrid(Dying(numpy_app.make_app(summary_mod), 4), simulated=True)
     with pytest.raises(DeadWorkerError, match="ActorDiedError"):
         strategy.start(grid, numpy_app.initial_arrays(), num_rounds=3)
+
+
+def test_dead_worker_is_also_seen_in_the_loop_of_a_wrapper():
+    class Training(Dying):
+        phases = ("train",)
+
+    class Unpolled(PollingGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            return self._grid.send_and_receive(messages, timeout=timeout)
+
+    class Wrapper(Strategy):
+        inner = PNCS(FedAvg(fraction_evaluate=0.0))
+        summary = inner.summary
+        configure_train, aggregate_train = inner.configure_train, inner.aggregate_train
+        configure_evaluate = inner.configure_evaluate
+        aggregate_evaluate = inner.aggregate_evaluate
+
+    outer = Wrapper()
+    grid = Unpolled(Training(numpy_app.make_app(summary_mod), 4), simulated=True)
+    with pytest.raises(DeadWorkerError, match="ActorDiedError"):
+        outer.start(grid, numpy_app.initial_arrays(), num_rounds=3)
+
+
+@pytest.mark.parametrize("wrap", [lambda grid: grid, PollingGrid], ids=["own grid", "SuperLink"])
+def test_where_nodes_are_no_workers_an_error_costs_its_node_and_no_more(wrap):
+    """What an error says comes from the node: nobody may stop the run of others by it."""
+    strategy = PNCS(FedAvg(fraction_evaluate=0.0))
+    grid = wrap(Dying(numpy_app.make_app(summary_mod), 4))
+    strategy.start(grid, numpy_app.initial_arrays(), num_rounds=3)
+    assert [len(record.delivered) for record in strategy.history] == [2, 0, 2]
+    assert "ActorDiedError" in strategy.history[1].rejected["0"]
+
+
+def test_a_client_that_claims_a_loss_it_cannot_have_is_not_asked_again():
+    """It was sent the whole model, and a message that was sent once cannot be sent again."""
+    asked = []
+
+    def lost(message, reply):
+        asked.append(message)
+        return Message(RecordDict({MARKER: ConfigRecord({"lost": True})}), reply_to=message)
+
+    strategy = RoundRobin(FedAvg(fraction_evaluate=0.0), num_selected=4)
+    run("train", lost, strategy, rounds=1)
+    assert len(asked) == 1
+    assert strategy.history[0].rejected == {"1": "training: 0 array records in place of one"}
 
 
 def test_clipping_bounds_each_update_and_the_record_says_so():

@@ -96,7 +96,7 @@ def exchange_two_each(clients, delay):
     grid = Slow(numpy_app.make_app(), clients)
     grid.delay = delay
     both = [*messages(grid), *messages(grid)]
-    replies = PollingGrid(grid, least_pause=0.02, windowed=True).send_and_receive(both)
+    replies = PollingGrid(grid, least_pause=0.02, simulated=True).send_and_receive(both)
     assert {r.metadata.reply_to_message_id for r in replies} == {
         m.metadata.message_id for m in both
     }
@@ -135,7 +135,7 @@ def test_of_many_messages_few_are_open_and_one_to_each_client(monkeypatch):
 def test_more_are_open_when_none_is_answered():
     grid = Slow(numpy_app.make_app(), 70)
     grid.delay = 50
-    PollingGrid(grid, windowed=True).send_and_receive(messages(grid), timeout=1.8)
+    PollingGrid(grid, simulated=True).send_and_receive(messages(grid), timeout=1.8)
     assert [len(nodes) for nodes in grid.pushed if nodes] == [24, 24, 22]
 
 
@@ -143,7 +143,7 @@ def test_messages_that_never_were_pushed_have_an_id_when_the_time_is_up():
     grid = Slow(numpy_app.make_app(), 30)
     grid.delay = 50
     both = [*messages(grid), *messages(grid)]
-    replies = PollingGrid(grid, windowed=True).send_and_receive(both, timeout=0.3)
+    replies = PollingGrid(grid, simulated=True).send_and_receive(both, timeout=0.3)
     assert replies == []
     assert len({m.metadata.message_id for m in both} - {""}) == 60
 
