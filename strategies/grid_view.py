@@ -2,17 +2,23 @@
 
 import time
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from .errors import TooFewClientsError
-from .flower_releases import Run
+from .flower_releases import HAS_NODES, Run
+
+if TYPE_CHECKING:
+    from flwr.proto.node_pb2 import NodeInfo
 
 __all__ = ["GridView", "GridWrapper"]
 
-# A view never grows, so a strategy that keeps looking at it waits in vain.
+# A view never grows, so a strategy that keeps looking at it waits in vain. One that computes for
+# long looks a few times; one that waits looks every few seconds, or oftener.
 _PATIENCE = 3.0
+_LOOKS = 10
 
 
 class GridWrapper(Grid):
@@ -30,6 +36,12 @@ class GridWrapper(Grid):
     def get_node_ids(self) -> Iterable[int]:
         """Return the nodes of the real grid."""
         return self._grid.get_node_ids()
+
+    if HAS_NODES:
+
+        def get_nodes(self) -> "Iterable[NodeInfo]":
+            """Return what the real grid tells of its nodes."""
+            return self._grid.get_nodes()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Push messages on the real grid."""
@@ -79,23 +91,39 @@ class GridView(GridWrapper):
     Raises
     ------
     TooFewClientsError
-        From `get_node_ids`, if a strategy has looked at the list for over 3 seconds: it waits for
-        more nodes, and there will be none.
+        From `get_node_ids` and `get_nodes`, if a strategy has looked at the list more than 10
+        times, for over 3 seconds: it waits for more nodes, and there will be none.
     """
 
     def __init__(self, grid: Grid, node_ids: Iterable[int]) -> None:
         super().__init__(grid)
         self._node_ids = list(node_ids)
-        self._first_look: float | None = None
+        self._first_look = 0.0
+        self._looks = 0
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the nodes of this view."""
+        self._note_look()
+        return list(self._node_ids)
+
+    if HAS_NODES:
+
+        def get_nodes(self) -> "Iterable[NodeInfo]":
+            """Return what the real grid tells of the nodes of this view, in their order."""
+            self._note_look()
+            there = {node.node_id: node for node in self._grid.get_nodes()}
+            return [there[node_id] for node_id in self._node_ids if node_id in there]
+
+    def _note_look(self) -> None:
+        """Stop a strategy that waits for more nodes."""
         now = time.monotonic()
-        if self._first_look is None:
+        if self._looks == 0:
             self._first_look = now
-        if now - self._first_look > _PATIENCE:
+        self._looks += 1
+        if self._looks > _LOOKS and now - self._first_look > _PATIENCE:
             raise TooFewClientsError(
                 f"the base strategy waits for more than the {len(self._node_ids)} clients that it "
-                "is given: lower its min_train_nodes, min_evaluate_nodes and min_available_nodes"
+                f"is given: it has looked for them {self._looks} times in "
+                f"{now - self._first_look:.0f} s. Lower its min_train_nodes, min_evaluate_nodes "
+                "and min_available_nodes"
             )
-        return list(self._node_ids)

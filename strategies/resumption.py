@@ -15,10 +15,9 @@ from .checkpoint import CheckpointFolder
 from .errors import SelectionError
 from .history import RoundRecord
 from .snapshot import StrategyState
+from .stopping import EvaluateFunction, ShouldStop
 
-__all__ = ["EvaluateFunction", "Resumable", "Resumption"]
-
-EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
+__all__ = ["Resumable", "Resumption"]
 
 
 class Resumable(Protocol):
@@ -63,6 +62,7 @@ class Resumption:
         self._base = StrategyState(base)
         self._config: ConfigRecord | None = None
         self._result = Result()
+        self._stopped = False
         self._lines: list[str] = []
 
     def run(
@@ -73,6 +73,7 @@ class Resumption:
         num_rounds: int,
         train_config: ConfigRecord | None,
         evaluate_fn: EvaluateFunction | None,
+        should_stop: ShouldStop | None = None,
     ) -> Result:
         """Run Flower's loop for the rounds that are not done yet.
 
@@ -90,6 +91,8 @@ class Resumption:
             As for ``start``. A base strategy may change it from round to round, so it is saved too.
         evaluate_fn : callable or None
             As for ``start``; called for the rounds that are not done yet.
+        should_stop : callable or None
+            As for ``start``. A run that it has stopped stays stopped, unless there is none.
 
         Returns
         -------
@@ -99,7 +102,7 @@ class Resumption:
         self._config = ConfigRecord() if train_config is None else train_config
         self.offset, self._result = 0, Result(arrays=arrays)
         with self._folder.held():
-            return self._run(strategy, loop, arrays, num_rounds, evaluate_fn)
+            return self._run(strategy, loop, arrays, num_rounds, evaluate_fn, should_stop)
 
     def _run(
         self,
@@ -108,6 +111,7 @@ class Resumption:
         arrays: ArrayRecord,
         num_rounds: int,
         evaluate_fn: EvaluateFunction | None,
+        should_stop: ShouldStop | None = None,
     ) -> Result:
         saved = self._folder.load()
         if saved is not None:
@@ -117,16 +121,22 @@ class Resumption:
         else:
             # A run that was killed before its first checkpoint may have written a record already.
             strategy.restore_history([])
+        if self._stopped and should_stop is not None:
+            log(INFO, "The run was stopped early after round %d, and stays so.", self.offset)
+            return self._result
+        self._stopped = False
         if self.offset < num_rounds:
             result = loop(
                 initial_arrays=self._result.arrays,
                 num_rounds=num_rounds - self.offset,
                 train_config=self._config,
                 evaluate_fn=None if evaluate_fn is None else self._shifted(evaluate_fn),
+                should_stop=None if should_stop is None else self._whole(should_stop),
             )
             if result.arrays:
                 self._result.arrays = result.arrays
-            self.save(strategy, num_rounds, self._result.arrays)
+            done = strategy.history[-1].round if self._stopped else num_rounds
+            self.save(strategy, done, self._result.arrays)
         return self._result
 
     def save(self, strategy: Resumable, round_number: int, arrays: ArrayRecord) -> None:
@@ -146,6 +156,7 @@ class Resumption:
             return  # saved before, or nothing has happened yet
         state = {
             "round": round_number,
+            "stopped": self._stopped,
             "settings": strategy.settings(),
             "arrays": arrays,
             "strategy": strategy.state(),
@@ -184,7 +195,7 @@ class Resumption:
                 f"the checkpoint is of a run with {saved['settings']}, but this one has "
                 f"{strategy.settings()}: go on with the same settings, or use another folder"
             )
-        self.offset = saved["round"]
+        self.offset, self._stopped = saved["round"], saved.get("stopped", False)
         strategy.restore(saved["strategy"])
         strategy.restore_history([RoundRecord(**json.loads(line)) for line in saved["history"]])
         self._base.restore(saved["base"])
@@ -208,6 +219,17 @@ class Resumption:
             return metrics
 
         return evaluate
+
+    def _whole(self, should_stop: ShouldStop) -> ShouldStop:
+        """Have it asked with the rounds and the result of the whole run."""
+
+        def asked(loop_round: int, result: Result) -> bool:
+            if result.arrays:
+                self._result.arrays = result.arrays
+            self._stopped = bool(should_stop(loop_round + self.offset, self._result))
+            return self._stopped
+
+        return asked
 
 
 def _check_model(saved: ArrayRecord, initial: ArrayRecord) -> None:

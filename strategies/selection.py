@@ -20,14 +20,16 @@ from .checks import check_whole
 from .choosing import Choosing
 from .errors import EmptyRoundsError, SelectionError
 from .evaluation import Evaluation
+from .flower_releases import check_arguments
 from .grid_view import GridView
 from .history import RecordFile, RoundRecord
 from .options import CheckedOptions, SelectionOptions
 from .polling import polled
-from .resumption import EvaluateFunction, Resumption
+from .resumption import Resumption
 from .roster import Roster
 from .rule import SelectionRule, Summary, check_rule
 from .selector import Plan, Selector
+from .stopping import EvaluateFunction, Loop, ShouldStop
 from .training import TIMEOUT, Training, TrainingMessages
 from .updates import Delivery, SketchCheck, UpdateChecks
 
@@ -94,6 +96,7 @@ class SelectionStrategy(Strategy):
         self._resumption = None if folder is None else Resumption(Path(folder).expanduser(), base)
         # What one call leaves for the next, within a round.
         self._clients: dict[str, int] = {}
+        self._loop: Loop | None = None
         self._training: Training | None = None
         self._timeout: float | None = None
         self._layout: tuple[object, ...] = ()
@@ -107,13 +110,29 @@ class SelectionStrategy(Strategy):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFunction | None = None,
+        should_stop: ShouldStop | None = None,
+        **further: Any,
     ) -> Result:
         """Run Flower's loop of rounds; with a checkpoint, those that are not done yet.
 
-        See `flwr.serverapp.strategy.Strategy.start`, which this calls. The timeout for training
-        is 600 seconds unless another is given, not the hour of Flower's own.
+        See `flwr.serverapp.strategy.Strategy.start`, which this calls, and which gets all further
+        arguments that it has. The timeout for training is 600 seconds unless another is given, not
+        the hour of Flower's own.
+
+        ``should_stop(server_round, result) -> bool`` is asked after each round whether to stop
+        early, as in Flower 1.43 but with every release. With a checkpoint, the rounds and the
+        result are those of the whole run, and a run that has been stopped stays stopped when it is
+        started again with a ``should_stop``.
+
+        Raises
+        ------
+        TypeError
+            If there is an argument that the installed Flower does not have.
         """
         check_whole(least=0, num_rounds=num_rounds)
+        check_arguments(super().start, further)
+        if should_stop is not None and not callable(should_stop):
+            raise TypeError(f"should_stop is {should_stop!r}, but must be callable")
         if self.history:
             raise SelectionError(
                 "this strategy has run before, and remembers who was chosen: make a new one for "
@@ -121,18 +140,28 @@ class SelectionStrategy(Strategy):
             )
         self._asking.expect(num_rounds)
         self._timeout = timeout
-        loop = partial(
-            super().start, polled(grid), timeout=timeout, evaluate_config=evaluate_config
+        loop = self._loop = Loop(
+            partial(
+                super().start,
+                polled(grid),
+                timeout=timeout,
+                evaluate_config=evaluate_config,
+                **further,
+            )
         )
         if self._resumption is None:
             result = loop(
-                initial_arrays, num_rounds, train_config=train_config, evaluate_fn=evaluate_fn
+                initial_arrays,
+                num_rounds,
+                train_config=train_config,
+                evaluate_fn=evaluate_fn,
+                should_stop=should_stop,
             )
             if not result.arrays:  # Flower forgets the model if no round gave a new one
                 result.arrays = initial_arrays
             return result
         return self._resumption.run(
-            self, loop, initial_arrays, num_rounds, train_config, evaluate_fn
+            self, loop, initial_arrays, num_rounds, train_config, evaluate_fn, should_stop
         )
 
     # --- training ---------------------------------------------------------------------------
@@ -248,6 +277,8 @@ class SelectionStrategy(Strategy):
         if record.chosen:
             self._selector.observe(training.plan, record.chosen, delivery.metrics)
         self._file.append(record)
+        if self._loop is not None:
+            self._loop.note_train_metrics(server_round - self._offset, metrics)
         if self._resumption is not None:
             self._resumption.note_train_metrics(server_round, metrics)
         self._stop_after_empty_rounds()
@@ -314,6 +345,8 @@ class SelectionStrategy(Strategy):
         """Have the base strategy aggregate the evaluation, sorted by client."""
         own = self._evaluation.in_order(self._asking.sort_out(replies))
         metrics = self.base.aggregate_evaluate(server_round + self._offset, own)
+        if self._loop is not None:
+            self._loop.note_evaluate_metrics(server_round, metrics)
         if self._resumption is not None:
             self._resumption.note_evaluate_metrics(server_round + self._offset, metrics)
         return metrics

@@ -1,0 +1,79 @@
+"""Flower's loop of rounds, which ends early where it is asked to: in every release of Flower."""
+
+from collections.abc import Callable
+from logging import INFO
+from typing import Any
+
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.common import log
+from flwr.serverapp.strategy import Result
+
+from .flower_releases import takes
+
+__all__ = ["EvaluateFunction", "Loop", "ShouldStop"]
+
+EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
+ShouldStop = Callable[[int, Result], bool]
+
+
+class _StopError(Exception):
+    """Takes a run out of a loop that has no other way to end early."""
+
+
+class Loop:
+    """Flower's ``start``, which takes ``should_stop`` also where Flower's own does not.
+
+    Flower asks after each round since 1.43. An older loop is left from within the evaluation on
+    the server, which is the last thing that it does in a round.
+
+    Parameters
+    ----------
+    start : callable
+        Flower's ``start``, with the arguments that never change.
+    """
+
+    def __init__(self, start: Callable[..., Result]) -> None:
+        self._start = start
+        self._result = Result()
+
+    def __call__(
+        self,
+        initial_arrays: ArrayRecord,
+        num_rounds: int,
+        *,
+        evaluate_fn: EvaluateFunction | None,
+        should_stop: ShouldStop | None,
+        **arguments: Any,
+    ) -> Result:
+        """Run the rounds, at most ``num_rounds`` of them; see Flower's ``start``."""
+        arguments |= {"initial_arrays": initial_arrays, "num_rounds": num_rounds}
+        if should_stop is None:
+            return self._start(evaluate_fn=evaluate_fn, **arguments)
+        if takes(self._start, "should_stop"):
+            return self._start(evaluate_fn=evaluate_fn, should_stop=should_stop, **arguments)
+        self._result = result = Result(arrays=initial_arrays)
+
+        def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+            metrics = None if evaluate_fn is None else evaluate_fn(number, arrays)
+            if metrics is not None:
+                result.evaluate_metrics_serverapp[number] = metrics
+            result.arrays = arrays
+            if number and should_stop(number, result):
+                raise _StopError
+            return metrics
+
+        try:
+            return self._start(evaluate_fn=evaluate, **arguments)
+        except _StopError:
+            log(INFO, "Stopped early, as should_stop asked.")
+            return result
+
+    def note_train_metrics(self, number: int, metrics: MetricRecord | None) -> None:
+        """Keep a round's aggregated training metrics, for who decides whether to stop."""
+        if metrics is not None:
+            self._result.train_metrics_clientapp[number] = metrics
+
+    def note_evaluate_metrics(self, number: int, metrics: MetricRecord | None) -> None:
+        """Keep a round's aggregated metrics of the clients' evaluation, for the same."""
+        if metrics is not None:
+            self._result.evaluate_metrics_clientapp[number] = metrics
