@@ -1,0 +1,149 @@
+"""Digests of runs of every rule, to see that a change leaves their bits as they were.
+
+Run it in two checkouts and compare::
+
+    python tests/digests.py before.json          # in the one, in process: two minutes
+    python tests/digests.py after.json           # in the other
+    python tests/digests.py --compare before.json after.json
+
+With ``--ray``, each rule also runs through ``flwr run`` on Ray (half a minute each). That a
+deployment has the bits of one process is what tests/deployment/test_same_bits.py says.
+"""
+
+import argparse
+import csv
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+PNCS = [sys.executable, "-c", "from pncs_flower.simulations.cli import main; main()"]
+RUNS = {
+    "pncs": ["sketch=layers"],
+    "pncs-coordinates": ["sketch=coordinates:50@float16", "queue-length=2"],
+    "pncs-moments": ["sketch=power-moments:30", "form=normalized"],
+    "pncs-gradient": ["summary=gradient", "sketch=layers@int8", "candidates=6"],
+    "gradient-memory": ["sketch=count:32", "candidates=5"],
+    "uniform": [],
+    "round-robin": [],
+    "active-fl": [],
+    "power-of-choice": ["variant=cpow-d"],
+    "fedcor": [],
+    "divfl": ["summary=gradient", "sketch=layers"],
+    "oort": [],
+    "gradient-norm": ["partition=dirichlet"],
+}
+SWEEP = """
+title = "Digests"
+rules = ["pncs", "round-robin", "all"]
+clients = 10
+shards = [2]
+selected = [2]
+seeds = 2
+{tune}
+[settings]
+num-rounds = 3
+sketch = "layers"
+"""
+# What a record has besides times and bytes.
+FACTS = ("round", "clients", "cooling", "released", "asked", "answered", "rejected", "chosen")
+FACTS += ("delivered", "mean_similarity", "optimal", "accuracy", "loss")
+
+
+def pncs(*arguments: str, **more: Any) -> None:
+    """Run the command of this checkout."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*PNCS, *arguments], env=environment, capture_output=True, text=True, check=False, **more
+    )
+    if done.returncode:
+        raise SystemExit(f"pncs {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
+
+
+def digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
+
+
+def of_run(folder: Path) -> dict[str, str]:
+    """Return the digests of a run's records, bytes and weights."""
+    rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    with np.load(folder / "weights.npz", allow_pickle=False) as archive:
+        weights = [(name, archive[name].tobytes()) for name in sorted(archive.files)]
+    return {
+        "records": digest([[row.get(name) for name in FACTS] for row in rows]),
+        "bytes": digest([(row["bytes_up"], row["bytes_down"]) for row in rows]),
+        "weights": digest(weights),
+    }
+
+
+def measure(folder: Path, ray: bool) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for engine in ("in-process", *(["ray"] if ray else [])):
+        for name, settings in RUNS.items():
+            output = folder / f"{name}-{engine}"
+            strategy = name if name in ("round-robin", "active-fl") else None
+            rule = next(r for r in ("pncs", *RUNS) if name == r or name.startswith(f"{r}-"))
+            options = [f"--set={setting}" for setting in settings]
+            chosen = strategy or rule
+            pncs(
+                *("run", "--engine", engine, "--strategy", chosen, "--rounds", "6"),
+                *("--seed", "3", "--output", str(output), *options),
+            )
+            found[output.name] = of_run(output)
+            print(output.name, found[output.name], flush=True)
+    output = folder / "resumed"
+    start = ("run", "--engine", "in-process")
+    pncs(*start, "--set=sketch=layers", "--rounds", "3", "--seed", "3", "--output", str(output))
+    pncs(*start, "--resume", str(output), "--rounds", "6")
+    found["resumed"] = of_run(output)
+    for name, tune in {"sweep": "", "tuned-sweep": "tune = {lr = [0.05, 0.2], seeds = 1}"}.items():
+        file = folder / f"{name}.toml"
+        file.write_text(SWEEP.format(tune=tune))
+        pncs("run", str(file), "--workers", "0", "--output", str(folder / name), cwd=folder)
+        with (folder / name / "rounds.csv").open(newline="") as table:
+            rows = list(csv.DictReader(table))
+        facts = ("rule", "seed", "round", "accuracy", "loss", "chosen")
+        found[name] = {"rounds": digest([[row[fact] for fact in facts] for row in rows])}
+        print(name, found[name], flush=True)
+    return found
+
+
+def compare(before: dict[str, Any], after: dict[str, Any]) -> int:
+    """Print what differs, and return how many digests do."""
+    differing = 0
+    for name in sorted(before.keys() | after.keys()):
+        for what in sorted(before.get(name, {}).keys() | after.get(name, {}).keys()):
+            pair = [side.get(name, {}).get(what) for side in (before, after)]
+            if pair[0] != pair[1]:
+                differing += 1
+                print(f"{name}: {what} {pair[0]} -> {pair[1]}")
+    print(f"{differing} digests differ")
+    return differing
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--ray", action="store_true", help="also on Ray")
+    parser.add_argument("--compare", action="store_true", help="compare two files")
+    options = parser.parse_args()
+    if options.compare:
+        before, after = (json.loads(path.read_text()) for path in options.files)
+        return int(compare(before, after) > 0)
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(Path(folder), options.ray)
+    options.files[0].write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
