@@ -14,7 +14,7 @@ _RECORD = f"{_PREFIX}/"
 
 
 def keep(state: RecordDict, ticket: str, update: RecordDict) -> None:
-    """Keep an update under a ticket, in place of an earlier one."""
+    """Keep an update under its pre-round's ticket, in place of an earlier one."""
     drop_kept(state)
     state[_TICKET] = ConfigRecord({"ticket": ticket})
     for name, record in update.items():
@@ -25,7 +25,7 @@ def take_kept(state: RecordDict, ticket: str) -> RecordDict | None:
     """Return the update kept under a ticket and forget it; None if there is none."""
     stored = state.config_records.get(_TICKET)
     update = None
-    if stored is not None and stored["ticket"] == ticket:
+    if stored is not None and ticket and stored["ticket"] == ticket:
         update = RecordDict(
             {
                 name.removeprefix(_RECORD): record

@@ -18,6 +18,7 @@ from pncs_flower.protocol import (
     NUM_EXAMPLES,
     SUMMARIZE,
     SUMMARY,
+    TICKET,
     TRAIN,
     SummaryRequest,
 )
@@ -92,8 +93,9 @@ class SummaryMod:
         if phase == INTRODUCE:
             drop_kept(context.state)  # a run may hold several strategies, each with a round 1
             return self._introduce(message, context)
-        # An update is kept for one round of one run; the state may outlive both.
-        ticket = f"{message.metadata.run_id}/{marker['round']!s}"
+        # An update is kept for the round that its pre-round leads to. The state may outlive that,
+        # and the same round may have asked before with another message.
+        ticket = str(marker.get(TICKET, ""))
         if phase == SUMMARIZE:
             drop_kept(context.state)
             return self._summarize(message, context, call_next, marker, ticket)

@@ -8,9 +8,10 @@ A message of the library is an ordinary training message with one more config re
 ``summarize``
     Send a small summary of your gradient or of your local update (`SummaryRequest`).
 ``train``
-    You are chosen: send your update. One kept from this round's pre-round is sent as it is. To a
-    client that must have one, the message comes without the weights and with `KEPT`; if the client
-    has lost it, it answers `LOST`, and gets the whole message.
+    You are chosen: send your update. One kept from the pre-round that the message names by its
+    `TICKET` is sent as it is; one kept from any other, of another message, is not. To a client that
+    must have one, the message comes without the weights and with `KEPT`; if the client has lost
+    it, it answers `LOST`, and gets the whole message.
 """
 
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ __all__ = [
     "NUM_EXAMPLES",
     "SUMMARIZE",
     "SUMMARY",
+    "TICKET",
     "TRAIN",
     "Phase",
     "SummaryKind",
@@ -44,6 +46,9 @@ SUMMARY = "pncs-summary"
 
 KEPT = "kept"
 """Entry of the marker that says that a client should have its update."""
+
+TICKET = "ticket"
+"""Entry of the marker that names one pre-round: no other one, of this run or another, has it."""
 
 LOST = "lost"
 """Entry of the marker with which a client says that it does not have it."""

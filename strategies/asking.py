@@ -26,6 +26,11 @@ class Asking:
         Says whom a round to come will ask.
     options : CheckedOptions
         How long to wait, how much an answer may take, and whether to ask ahead.
+
+    Attributes
+    ----------
+    ticket : str
+        Of the pre-round that the last summaries come from.
     """
 
     def __init__(self, rule: SelectionRule, selector: Selector, options: CheckedOptions) -> None:
@@ -33,6 +38,7 @@ class Asking:
         self._selector = selector
         self._options = options
         self._ride_along = RideAlong()
+        self.ticket = ""
 
     def expect(self, last_round: int) -> None:
         """Take note of the run's last round: without it, nobody is asked ahead."""
@@ -84,9 +90,12 @@ class Asking:
             Takes who was asked and how, who answered, bytes and seconds.
         """
         least = max(self._options.min_summaries, min(self._rule.num_selected, len(candidates)))
-        found = self._ride_along.answers(template, candidates, least, record)
-        if found is None:
+        ahead = self._ride_along.answers(template, candidates, least, record)
+        if ahead is not None:
+            found, self.ticket = ahead
+        else:
             found = pre_round.ask(grid, template, candidates, record)
+            self.ticket = pre_round.ticket
         self._ride_along.note(template, arrays)
         return found
 

@@ -1,8 +1,9 @@
 """The pre-round: ask the candidates for a summary, and read what can be used."""
 
+import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import INFO
 
 import numpy as np
@@ -10,7 +11,7 @@ from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
 
-from pncs_flower.protocol import SUMMARIZE, SummaryRequest
+from pncs_flower.protocol import SUMMARIZE, TICKET, SummaryRequest
 
 from .decoding import SummaryDecoder, decode_loss
 from .exchange import Replies, content_bytes, exchange, marked, message_like, shortened
@@ -33,12 +34,16 @@ class PreRound:
         The strategy's seed, which sketches depend on.
     timeout : float
         Seconds to wait for the answers.
+    ticket : str
+        Names this pre-round and no other, also not one of the same round whose answers are of no
+        use. Drawn by the system: nothing is computed from it.
     """
 
     request: SummaryRequest
     decode: Callable[[RecordDict], dict[str, np.ndarray]]
     seed: int
     timeout: float
+    ticket: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @classmethod
     def for_model(
@@ -102,7 +107,12 @@ class PreRound:
         self, template: Message, candidates: Mapping[str, int], round: int
     ) -> list[Message]:
         """Return the request to each candidate."""
-        marker = {"round": round, "seed": self.seed, **self.request.to_config()}
+        marker = {
+            "round": round,
+            "seed": self.seed,
+            TICKET: self.ticket,
+            **self.request.to_config(),
+        }
         content = marked(template.content, SUMMARIZE, marker)
         return [
             message_like(

@@ -72,8 +72,10 @@ class RideAlong:
 
     def answers(
         self, template: Message, candidates: Mapping[str, int], least: int, record: RoundRecord
-    ) -> Mapping[str, Summary] | None:
+    ) -> tuple[Mapping[str, Summary], str] | None:
         """Return the answers if they fit the round that has come; its record says so, or why not.
+
+        With them comes the ticket of their pre-round.
 
         Parameters
         ----------
@@ -93,7 +95,7 @@ class RideAlong:
         misfit = ahead.misfit(record.round, template.content, candidates, least)
         if misfit is None:
             self._misfits, record.pre_round = 0, "ahead"
-            return ahead.hand_over(record)
+            return ahead.hand_over(record), ahead.pre_round.ticket
         self._misfits += 1
         ahead.discard(record)
         record.pre_round = f"own: {misfit}"

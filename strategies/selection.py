@@ -13,6 +13,8 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from pncs_flower.protocol import TICKET
+
 from .asking import Asking
 from .base import check_base, check_evaluation, least_evaluating, same_for_all, unwrap
 from .by_layer import share_layers
@@ -231,7 +233,9 @@ class SelectionStrategy(Strategy):
             messages = TrainingMessages.without_pre_round(templates, chosen, marker)
         else:
             keeping = summaries if pre_round.request.kind == "update" else ()
-            messages = TrainingMessages.after_pre_round(templates[0], chosen, keeping, marker)
+            messages = TrainingMessages.after_pre_round(
+                templates[0], chosen, keeping, {**marker, TICKET: self._asking.ticket}
+            )
         return self._send(messages, plan, arrays, grid, sketches, record)
 
     def aggregate_train(

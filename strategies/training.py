@@ -20,7 +20,7 @@ __all__ = ["TIMEOUT", "Training", "TrainingMessages"]
 TIMEOUT = 600.0
 """Seconds for training, unless another time is given."""
 
-Marker = Mapping[str, int]
+Marker = Mapping[str, int | str]
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class TrainingMessages:
             Node ids of the chosen clients, by key.
         keeping : container of str
             Clients that keep their update.
-        marker : mapping of str to int
-            The round and the seed.
+        marker : mapping of str to int or str
+            The round, the seed and the ticket of the pre-round.
         """
         content = marked(template.content, TRAIN, marker)
         bare = marked(RecordDict(), TRAIN, {**marker, KEPT: True})

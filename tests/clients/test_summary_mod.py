@@ -13,14 +13,12 @@ from pncs_flower.sketches import parse_sketch
 NODE = 1000  # client 0 of an in-process grid
 
 
-def ask(grid: InProcessGrid, phase: str | None, round: int = 1, run_id=None, **values) -> Message:
+def ask(grid: InProcessGrid, phase: str | None, round: int = 1, **values) -> Message:
     content = {"arrays": numpy_app.initial_arrays(), "config": ConfigRecord({"lr": 0.25})}
     if phase is not None:
-        marker = {"phase": phase, "round": round, "seed": 5, **values}
+        marker = {"phase": phase, "round": round, "seed": 5, "ticket": "a", **values}
         content[MARKER] = ConfigRecord(marker)
     message = Message(RecordDict(content), NODE, MessageType.TRAIN)
-    if run_id is not None:
-        message.metadata.__dict__["_run_id"] = run_id
     (reply,) = grid.send_and_receive([message])
     return reply
 
@@ -100,11 +98,21 @@ def test_kept_update_is_exactly_what_plain_training_returns():
     assert ask(grid, "train").content == plain
 
 
-@pytest.mark.parametrize("other", [{"round": 2}, {"run_id": 99}], ids=["round", "run"])
-def test_update_of_another_round_or_run_is_not_sent(other):
+@pytest.mark.parametrize("ticket", ["b", ""], ids=["another", "none"])
+def test_update_kept_for_another_pre_round_is_not_sent_even_in_the_same_round(ticket):
     grid = federation()
-    summarize(grid, round=1)
-    ask(grid, "train", **other)
+    summarize(grid)
+    ask(grid, "train", ticket=ticket)
+    assert trained(grid) == 2
+    summarize(grid, ticket=ticket)
+    ask(grid, "train")
+    assert trained(grid) == 4
+
+
+def test_update_kept_without_a_ticket_is_never_sent():
+    grid = federation()
+    summarize(grid, ticket="")
+    ask(grid, "train", ticket="")
     assert trained(grid) == 2
 
 

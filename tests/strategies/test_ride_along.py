@@ -131,3 +131,79 @@ def test_evaluation_is_untouched():
     plain = run(ride_along=False)[1].evaluate_metrics_clientapp
     assert list(ahead) == list(range(1, ROUNDS + 1))
     assert ahead == plain
+
+
+class Coming(InProcessGrid):
+    """Two of the clients are away in each round, and others in the next."""
+
+    rounds_trained = 0
+
+    def get_node_ids(self):
+        nodes = list(super().get_node_ids())
+        away = {nodes[(3 * self.rounds_trained + k) % len(nodes)] for k in range(2)}
+        return [node for node in nodes if node not in away]
+
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        phases = {m.content[MARKER]["phase"] for m in messages if MARKER in m.content}
+        replies = super().send_and_receive(messages, timeout=timeout)
+        self.rounds_trained += phases == {"train"}
+        return replies
+
+
+class Halving(FedAvg):
+    def configure_train(self, server_round, arrays, config, grid):
+        config["lr"] = 0.5 / server_round
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+def test_an_update_kept_for_a_guessed_message_is_not_delivered_for_the_real_one():
+    """Asked ahead with the guessed message, not asked again with the real one, chosen unasked."""
+    unasked = 0
+    for seed in range(12):
+
+        def run_coming(ride_along, seed=seed):
+            strategy = GradientMemory(
+                Halving(),
+                num_selected=2,
+                seed=seed,
+                candidates=3,
+                queue_length=0,
+                min_clients=5,
+                ride_along=ride_along,
+            )
+            grid = Coming(numpy_app.make_app(summary_mod), CLIENTS)
+            result = strategy.start(grid, numpy_app.initial_arrays(), num_rounds=4)
+            return strategy, result
+
+        ahead, result = run_coming(True)
+        own, own_result = run_coming(False)
+        assert choices(ahead) == choices(own)
+        assert result.arrays == own_result.arrays
+        assert any(record.pre_round.startswith("own: ") for record in ahead.history)
+        unasked += sum(len({*r.chosen} - {*r.asked}) for r in ahead.history)
+    assert unasked  # else nothing is tested
+
+
+def test_no_two_pre_rounds_have_one_ticket_also_not_of_one_round_or_of_two_runs():
+    tickets: list[tuple[int, str]] = []
+    trained: list[str] = []
+
+    class Listening(InProcessGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            messages = list(messages)
+            for message in messages:
+                marker = message.content.config_records.get(MARKER, {})
+                if marker.get("phase") == "summarize":
+                    tickets.append((marker["round"], marker["ticket"]))
+                if marker.get("phase") == "train":
+                    trained.append(marker["ticket"])
+            return super().send_and_receive(messages, timeout=timeout)
+
+    for _ in range(2):
+        run(base=Halving(), mods=(summary_mod,), grid=Listening(numpy_app.make_app(summary_mod), 7))
+    rounds = {ticket: number for number, ticket in tickets}
+    assert len(rounds) > 2 * ROUNDS  # some were asked ahead in vain
+    assert all(rounds[ticket] == number for number, ticket in tickets)
+    assert len(set(trained)) == 2 * ROUNDS
+    assert set(trained) < rounds.keys()
