@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["PARTIAL", "replacing", "write_whole"]
+__all__ = ["PARTIAL", "naming", "replacing", "write_whole"]
 
 PARTIAL = ".partial"
 """What the name of a file ends in while it is written: one left behind was never finished."""
@@ -37,16 +37,28 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
     path = Path(path)
     # Two processes that write the same file do not write into each other's.
     partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+    with naming(path):
+        try:
+            with partial.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+
+
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Have an error say which file it is about: a full disk does not."""
     try:
-        with partial.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
         raise
-    _sync_folder(path.parent)
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:

@@ -2,16 +2,19 @@
 
 import json
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from io import FileIO
 from logging import WARNING
 from pathlib import Path
 from typing import Any
 
 from flwr.common import log
 
-__all__ = ["RecordFile", "RoundRecord", "append_json_line", "write_json_lines"]
+from pncs_flower.files import naming, write_whole
+
+__all__ = ["Records", "RoundRecord", "append_json_line", "write_json_lines"]
 
 
 @dataclass
@@ -82,50 +85,152 @@ class RoundRecord:
         return asdict(self)
 
 
-class RecordFile:
-    """The file of a run's records, as lines of JSON.
+class Records:
+    """The records of a run, in memory and, as they come, as lines of a file.
+
+    A round's line is written when its training is over, again if something is added to it later
+    (a note on its evaluation or on its checkpoint), and in any case if an error ends the run.
 
     Parameters
     ----------
     path : str, Path or None
         The file; None writes nothing.
+
+    Attributes
+    ----------
+    all : list of RoundRecord
+        One for each round; the last may be of a round that still goes on.
     """
 
     def __init__(self, path: str | Path | None) -> None:
+        self.all: list[RoundRecord] = []
         self._path = None if path is None else Path(path).expanduser()
+        self._ready = path is None
+        self._written: tuple[RoundRecord, bytes] | None = None
 
-    def append(self, record: RoundRecord) -> None:
-        """Append a round. A full disk costs its line, which the record says, but not the run."""
-        if self._path is None:
+    def prepare(self) -> None:
+        """Make sure that the file can be written, before the first round.
+
+        Raises
+        ------
+        ValueError
+            If it cannot.
+        """
+        if self._ready or self._path is None:
             return
         try:
-            append_json_line(self._path, record.to_dict())
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a+b") as file:
+                size = file.seek(0, os.SEEK_END)
+                if size:
+                    file.seek(size - 1)
+                    if file.read() != b"\n":  # a line that a killed run has left unfinished
+                        file.write(b"\n")
         except OSError as error:
-            record.notes.append(f"the record was not written to history_path: {error}")
-            log(WARNING, "The record of round %d was not written: %s", record.round, error)
+            raise ValueError(
+                f"history_path is {str(self._path)!r}, which cannot be written: {error.strerror}. "
+                "Give the path of a file"
+            ) from None
+        self._ready = True
+
+    def open(self, number: int, rule: str) -> RoundRecord:
+        """Begin the record of a round, which ends the one before."""
+        self.prepare()
+        self.write()
+        self.all.append(RoundRecord(number, rule=rule))
+        return self.all[-1]
+
+    def write(self) -> None:
+        """Have the file say what the last record says.
+
+        A full disk costs the line, until the next time, but not the run.
+        """
+        if self._path is None or not self.all:
+            return
+        record = self.all[-1]
+        line = _line(record.to_dict())
+        try:
+            if self._written is None or self._written[0] is not record:
+                _append(self._path, line)
+            elif self._written[1] != line:
+                _rewrite_last(self._path, self._written[1], line)
+        except OSError as error:
+            note = f"the record was not written to {self._path} at once: {error}"
+            if note not in record.notes:
+                record.notes.append(note)
+                log(WARNING, "The record of round %d was not written: %s", record.round, error)
+        else:
+            self._written = record, line
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Have the record of the round on disk, with the reason, if an error ends the run in it."""
+        try:
+            yield
+        except BaseException as error:
+            if self.all:
+                text = str(error)
+                note = f"the run ended here: {type(error).__name__}{text and ': '}{text}"
+                if note not in self.all[-1].notes:  # said where it was raised, and by the loop
+                    self.all[-1].notes.append(note)
+                self.write()
+            raise
 
     def replace(self, records: Iterable[RoundRecord]) -> None:
-        """Have the file hold these records and no others."""
+        """Take up the records of rounds that are done; the file then holds these and no others."""
+        self.all[:] = records
+        self._written = None
         if self._path is not None:
-            write_json_lines(self._path, [record.to_dict() for record in records])
+            self.prepare()
+            lines = [_line(record.to_dict()) for record in self.all]
+            write_whole(self._path, b"".join(lines))
+            if lines:
+                self._written = self.all[-1], lines[-1]
 
 
 def append_json_line(path: Path, values: dict[str, Any]) -> None:
     """Append one line of JSON to a file, so that a reader sees whole lines only."""
-    line = json.dumps(values, allow_nan=False) + "\n"
-    size = path.stat().st_size if path.exists() else 0
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(line)
-    except OSError:
-        with suppress(OSError):
-            os.truncate(path, size)  # part of a line may be there
-        raise
+    _append(path, _line(values))
 
 
 def write_json_lines(path: Path, rows: list[dict[str, Any]]) -> None:
     """Replace a file by lines of JSON, all of them or none."""
-    partial = path.with_name(path.name + ".partial")
-    lines = (json.dumps(row, allow_nan=False) + "\n" for row in rows)
-    partial.write_text("".join(lines), encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, b"".join(map(_line, rows)))
+
+
+def _line(values: dict[str, Any]) -> bytes:
+    return (json.dumps(values, allow_nan=False) + "\n").encode()
+
+
+def _append(path: Path, line: bytes) -> None:
+    size = path.stat().st_size if path.exists() else 0
+    with naming(path):
+        try:
+            with path.open("ab") as file:
+                file.write(line)
+        except OSError:
+            with suppress(OSError):
+                os.truncate(path, size)  # part of a line may be there
+            raise
+
+
+def _rewrite_last(path: Path, before: bytes, line: bytes) -> None:
+    """Put a line in place of the last one, if that is still as it was written."""
+    with naming(path), path.open("r+b", buffering=0) as file:
+        start = file.seek(0, os.SEEK_END) - len(before)
+        if start < 0 or file.seek(start) < 0 or file.read() != before:
+            return  # another run has gone on in this file: its lines stay
+        try:
+            _overwrite(file, start, line)
+        except OSError:
+            with suppress(OSError):
+                _overwrite(file, start, before)
+            raise
+
+
+def _overwrite(file: FileIO, start: int, line: bytes) -> None:
+    file.seek(start)
+    rest = memoryview(line)
+    while rest:
+        rest = rest[file.write(rest) :]
+    file.truncate()

@@ -125,7 +125,7 @@ class CheckedOptions:
         TypeError
             If an option is of another type than it must be.
         ValueError
-            If it is out of range, or a file cannot be written.
+            If it is out of range.
         """
         check_whole(least=1, num_selected=num_selected)
         check_whole(least=0, queue_length=self.queue_length)
@@ -172,13 +172,3 @@ class CheckedOptions:
             most = getattr(self, name)
             if most is not None and not most > 0:
                 raise ValueError(f"{name} is {most}, but must be above 0")
-        if self.history_path is not None:
-            path = Path(self.history_path).expanduser()
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.open("a").close()
-            except OSError as error:
-                raise ValueError(
-                    f"history_path is {str(path)!r}, which cannot be written: {error.strerror}. "
-                    "Give the path of a file"
-                ) from None

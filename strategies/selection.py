@@ -1,11 +1,11 @@
 """The two-phase round: ask for summaries, choose, and let any Flower strategy train the chosen."""
 
 import time
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Callable, Iterable
+from functools import partial, wraps
 from logging import INFO
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -24,7 +24,7 @@ from .errors import EmptyRoundsError, SelectionError
 from .evaluation import Evaluation
 from .flower_releases import check_arguments
 from .grid_view import GridView
-from .history import RecordFile, RoundRecord
+from .history import Records, RoundRecord
 from .options import CheckedOptions, SelectionOptions
 from .polling import polled
 from .resumption import Resumption
@@ -36,6 +36,20 @@ from .training import TIMEOUT, Training, TrainingMessages
 from .updates import Delivery, SketchCheck, UpdateChecks
 
 __all__ = ["SelectionStrategy"]
+
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _recorded(method: _Method) -> _Method:
+    """Have the record of the round on disk if an error passes through a method."""
+
+    @wraps(method)
+    def call(self: "SelectionStrategy", *args: Any, **kwargs: Any) -> Any:
+        with self._records.kept():
+            return method(self, *args, **kwargs)
+
+    return cast(_Method, call)
 
 
 class SelectionStrategy(Strategy):
@@ -85,7 +99,8 @@ class SelectionStrategy(Strategy):
         check_base(base, rule.num_selected)
         self.base = base
         self.rule = rule
-        self.history: list[RoundRecord] = []
+        self._records = Records(self.options.history_path)
+        self.history = self._records.all
         self._selector = Selector(rule, self.options.queue_length, self.options.seed)
         self._roster = Roster(
             self.options.min_clients, self.options.wait_timeout, self.options.eligible
@@ -93,7 +108,6 @@ class SelectionStrategy(Strategy):
         self._asking = Asking(rule, self._selector, self.options)
         self._choosing = Choosing(rule, self._selector, base, self.options)
         self._evaluation = Evaluation(base)
-        self._file = RecordFile(self.options.history_path)
         folder = self.options.checkpoint
         self._resumption = None if folder is None else Resumption(Path(folder).expanduser(), base)
         # What one call leaves for the next, within a round.
@@ -140,6 +154,7 @@ class SelectionStrategy(Strategy):
                 "this strategy has run before, and remembers who was chosen: make a new one for "
                 "another run, or give it checkpoint= to go on with a run that was stopped"
             )
+        self._records.prepare()
         self._asking.expect(num_rounds)
         self._timeout = timeout
         loop = self._loop = Loop(
@@ -151,23 +166,27 @@ class SelectionStrategy(Strategy):
                 **further,
             )
         )
-        if self._resumption is None:
-            result = loop(
-                initial_arrays,
-                num_rounds,
-                train_config=train_config,
-                evaluate_fn=evaluate_fn,
-                should_stop=should_stop,
-            )
-            if not result.arrays:  # Flower forgets the model if no round gave a new one
-                result.arrays = initial_arrays
-            return result
-        return self._resumption.run(
-            self, loop, initial_arrays, num_rounds, train_config, evaluate_fn, should_stop
-        )
+        with self._records.kept():
+            if self._resumption is None:
+                result = loop(
+                    initial_arrays,
+                    num_rounds,
+                    train_config=train_config,
+                    evaluate_fn=evaluate_fn,
+                    should_stop=should_stop,
+                )
+                if not result.arrays:  # Flower forgets the model if no round gave a new one
+                    result.arrays = initial_arrays
+            else:
+                result = self._resumption.run(
+                    self, loop, initial_arrays, num_rounds, train_config, evaluate_fn, should_stop
+                )
+        self._records.write()  # of its last checkpoint, there may be something to say
+        return result
 
     # --- training ---------------------------------------------------------------------------
 
+    @_recorded
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -186,10 +205,9 @@ class SelectionStrategy(Strategy):
         grid = polled(grid)  # again, for a wrapper around this strategy has a loop of its own
         if self._resumption is not None:
             self._resumption.save(self, server_round - 1, arrays)
+        record = self._records.open(server_round, str(self.rule))
         # First of all, so that an unknown layer is an error before anybody trains.
         pre_round = self._asking.pre_round(arrays)
-        record = RoundRecord(server_round, rule=str(self.rule))
-        self.history.append(record)
         evaluating = least_evaluating(self.base)
         self._clients = self._roster.update(grid, self.rule.num_selected, record, evaluating)
         if len(self.history) == 1:  # later, clients may have left: see `configure_evaluate`
@@ -238,6 +256,7 @@ class SelectionStrategy(Strategy):
             )
         return self._send(messages, plan, arrays, grid, sketches, record)
 
+    @_recorded
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
@@ -280,7 +299,7 @@ class SelectionStrategy(Strategy):
             record.notes.append("no new model came out of this round: the last one is kept")
         if record.chosen:
             self._selector.observe(training.plan, record.chosen, delivery.metrics)
-        self._file.append(record)
+        self._records.write()
         if self._loop is not None:
             self._loop.note_train_metrics(server_round - self._offset, metrics)
         if self._resumption is not None:
@@ -333,6 +352,7 @@ class SelectionStrategy(Strategy):
 
     # --- evaluation: the base strategy's, on the clients that take part ------------------------
 
+    @_recorded
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -343,6 +363,7 @@ class SelectionStrategy(Strategy):
         )
         return [*messages, *self._asking.ask_ahead(number + 1, arrays, self._clients)]
 
+    @_recorded
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
@@ -353,6 +374,7 @@ class SelectionStrategy(Strategy):
             self._loop.note_evaluate_metrics(server_round, metrics)
         if self._resumption is not None:
             self._resumption.note_evaluate_metrics(server_round + self._offset, metrics)
+        self._records.write()
         return metrics
 
     # --- what it does, and what it remembers ----------------------------------------------------
@@ -391,8 +413,7 @@ class SelectionStrategy(Strategy):
 
     def restore_history(self, records: list[RoundRecord]) -> None:
         """Take up the records of rounds already done; the file then holds these and no others."""
-        self.history[:] = records
-        self._file.replace(records)
+        self._records.replace(records)
 
     def settings(self) -> str:
         """Return what a choice depends on besides the state."""

@@ -32,6 +32,12 @@ def test_what_was_there_stays_if_writing_fails(tmp_path: Path, error: BaseExcept
     assert [found.name for found in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.parametrize("name", [None, "other"])
+def test_error_names_the_file(tmp_path: Path, name: str | None) -> None:
+    with pytest.raises(OSError, match=name or str(tmp_path / "file")), replacing(tmp_path / "file"):
+        raise OSError(28, "No space left on device", name)
+
+
 def test_nothing_has_the_name_until_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with replacing(path) as file:

@@ -212,14 +212,20 @@ def test_strategy_that_has_run_is_not_started_again():
         strategy.start(grid, numpy_app.initial_arrays(), num_rounds=1)
 
 
-def test_history_that_cannot_be_written_is_an_error_at_once(tmp_path):
+def test_history_that_cannot_be_written_is_an_error_before_training(tmp_path):
     with pytest.raises(ValueError, match=r"history_path is .*cannot be written"):
-        PNCS(FedAvg(), history_path=tmp_path)
+        start(PNCS(FedAvg(), history_path=tmp_path))
 
 
 def test_history_makes_its_folder(tmp_path):
-    PNCS(FedAvg(), history_path=tmp_path / "new" / "history.jsonl")
+    strategy = PNCS(FedAvg(), history_path=tmp_path / "new" / "history.jsonl")
+    strategy.start(InProcessGrid(numpy_app.make_app(summary_mod), 4), numpy_app.initial_arrays(), 1)
     assert (tmp_path / "new" / "history.jsonl").is_file()
+
+
+def test_nothing_is_written_before_a_run_starts(tmp_path):
+    PNCS(FedAvg(), history_path=tmp_path / "a" / "file.jsonl", checkpoint=tmp_path / "b")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_checkpoint_that_cannot_be_written_is_an_error_before_training(tmp_path):

@@ -27,6 +27,7 @@ from pncs_flower.strategies import (
     RoundRobin,
     SelectionError,
     UniformSelection,
+    history,
 )
 from pncs_flower.strategies.checkpoint import CheckpointFolder
 from pncs_flower.strategies.history import append_json_line
@@ -90,10 +91,10 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(tmp_path):
 
 
 def test_round_that_was_recorded_but_not_saved_is_recorded_once(tmp_path):
-    history = tmp_path / "history.jsonl"
-    start(None, 1, history_path=history)  # as a run leaves it that is killed before it can save
-    start(tmp_path / "checkpoint", 3, history_path=history)
-    rounds = [json.loads(line)["round"] for line in history.read_text().splitlines()]
+    path = tmp_path / "history.jsonl"
+    start(None, 1, history_path=path)  # as a run leaves it that is killed before it can save
+    start(tmp_path / "checkpoint", 3, history_path=path)
+    rounds = [json.loads(line)["round"] for line in path.read_text().splitlines()]
     assert rounds == [1, 2, 3]
 
 
@@ -174,19 +175,40 @@ def test_full_disk_costs_the_checkpoint_but_not_the_run(tmp_path, monkeypatch):
 
 def test_full_disk_costs_the_line_of_a_history_but_not_the_run(tmp_path, monkeypatch):
     path = tmp_path / "history.jsonl"
+    append = history._append
 
-    def full(path, values):
-        if values["round"] == 2:
+    def full(path, line):
+        if json.loads(line)["round"] == 2:
             raise OSError(28, "No space left on device")
-        append_json_line(path, values)
+        append(path, line)
 
-    monkeypatch.setattr("pncs_flower.strategies.history.append_json_line", full)
+    monkeypatch.setattr(history, "_append", full)
     strategy = RoundRobin(FedAvg(fraction_evaluate=0.0), history_path=path, seed=3)
     grid = InProcessGrid(numpy_app.make_app(summary_mod), 6)
     strategy.start(grid, numpy_app.initial_arrays(), num_rounds=3)
     assert "No space left on device" in strategy.history[1].notes[-1]
     lines = path.read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == [1, 3]
+
+
+def test_line_that_did_not_fit_on_a_full_disk_is_written_as_soon_as_it_does(tmp_path, monkeypatch):
+    path = tmp_path / "history.jsonl"
+    append, tries = history._append, []
+
+    def full_once(path, line):
+        tries.append(json.loads(line)["round"])
+        if tries.count(2) == 1:
+            tries.append(2)
+            raise OSError(28, "No space left on device", str(path))
+        append(path, line)
+
+    monkeypatch.setattr(history, "_append", full_once)
+    strategy = RoundRobin(FedAvg(), history_path=path, seed=3)
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 6)
+    strategy.start(grid, numpy_app.initial_arrays(), num_rounds=3)
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    assert records == [record.to_dict() for record in strategy.history]
+    assert f"not written to {path} at once" in records[1]["notes"][-1]
 
 
 def test_line_that_could_not_be_written_whole_is_taken_back(tmp_path):
