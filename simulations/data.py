@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ __all__ = [
     "as_float",
     "dataset_fingerprint",
     "load_dataset",
+    "unwritable",
 ]
 
 DATASETS = ("digits", "fashion-mnist", "cifar10")
@@ -32,7 +34,7 @@ _DIGITS_TEST_STEP = 5
 
 @dataclass(frozen=True)
 class ImageData:
-    """Images and their labels, as small as they come.
+    """Images and their labels, as small as they come; all that use them share them.
 
     Attributes
     ----------
@@ -56,11 +58,22 @@ class ImageData:
     max_value: int
     title: str
 
+    def __post_init__(self) -> None:
+        for name in ("train_images", "train_labels", "test_images", "test_labels"):
+            object.__setattr__(self, name, unwritable(getattr(self, name)))
+
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """Channels, height and width."""
         _, channels, height, width = self.train_images.shape
         return channels, height, width
+
+
+def unwritable(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the same array, so that work in place on what is shared is an error."""
+    shared = values.view()
+    shared.flags.writeable = False
+    return shared
 
 
 def as_float(images: NDArray[np.uint8], max_value: int) -> NDArray[np.float32]:

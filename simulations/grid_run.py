@@ -15,11 +15,10 @@ from pncs_flower.strategies.history import write_json_lines
 from pncs_flower.strategies.lock import hold_folder
 
 from .cell_file import read_cell
-from .data import dataset_fingerprint
-from .frozen import weights_fingerprint
 from .grid import PLACES, Cell, Grid
 from .grid_check import CellChecks
 from .grid_tuning import choose_rates, tuning_cells, with_rates
+from .inputs import inputs_fingerprint
 from .processes import keeping_handlers
 from .ray_cluster import cluster_address
 from .results import read_rounds
@@ -48,11 +47,7 @@ def cell_files(cells: Iterable[Cell], folder: Path) -> dict[Path, Cell]:
     """Return the file of each cell in a folder, there or not yet."""
     named: dict[Path, Cell] = {}
     for cell in cells:
-        config = cell.config
-        files = dataset_fingerprint(config.dataset, config.data_dir)
-        if config.has_frozen_layers:
-            files += weights_fingerprint(config.weights, config.model)
-        named[folder / f"{cell.name(files)}.jsonl"] = cell
+        named[folder / f"{cell.name(inputs_fingerprint(cell.config))}.jsonl"] = cell
     return named
 
 

@@ -11,21 +11,28 @@ from torch import Tensor, nn
 
 from .config import Agreeing, Config
 from .cut_network import FROZEN_PREFIX, build_tail
-from .data import as_float, load_dataset
-from .frozen import load_frozen
+from .data import as_float, dataset_fingerprint, load_dataset, unwritable
+from .frozen import load_frozen, weights_fingerprint
 from .models import build_model
 from .partitions import check_partition, partition_examples
 from .state_dict import State, read_state
 from .vgg16 import build_last_layers, read_weights
 
-__all__ = ["Inputs", "empty_model", "initial_model", "load_inputs"]
+__all__ = ["Inputs", "empty_model", "initial_model", "inputs_fingerprint", "load_inputs"]
 
 _VALIDATION_STEP = 10
+
+# Of standardized validation examples: those of the first edition were standardized anew whenever
+# a process used them, so what was computed with them is not to be taken for what is computed now.
+_EDITION = "standardized once"
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Examples as they lie in memory or on disk.
+    """Examples as they lie in memory or on disk; all runs of a process share them.
+
+    So the arrays cannot be written to, and what `train_tensors` and `test_tensors` return is the
+    caller's own.
 
     Attributes
     ----------
@@ -57,6 +64,10 @@ class Inputs:
     notes: tuple[str, ...] = ()
     moments: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
     places: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("train", "train_labels", "test", "test_labels"):
+            object.__setattr__(self, name, unwritable(getattr(self, name)))
 
     def with_validation(self) -> "Inputs":
         """Return the same with every tenth training example of a class in place of the test."""
@@ -97,17 +108,17 @@ class Inputs:
 
     def test_tensors(self) -> tuple[Tensor, Tensor]:
         """Return all test examples with their labels."""
-        return self._tensor(self.test), torch.from_numpy(np.array(self.test_labels))
+        return self._tensor(np.array(self.test)), torch.from_numpy(np.array(self.test_labels))
 
     def _tensor(self, values: NDArray[Any]) -> Tensor:
-        if self.max_value is None:
-            # Chosen examples are a copy already; the file itself must not be written to.
-            features = torch.from_numpy(values if values.flags.writeable else np.array(values))
-            if self.moments is not None:
-                mean, deviation = (torch.from_numpy(moment) for moment in self.moments)
-                features.sub_(mean).div_(deviation)
-            return features
-        return torch.from_numpy(as_float(values, self.max_value))
+        """Return examples as the model sees them; ``values`` must be a copy, and is used up."""
+        if self.max_value is not None:
+            return torch.from_numpy(as_float(values, self.max_value))
+        if self.moments is not None:
+            mean, deviation = self.moments
+            values -= mean
+            values /= deviation
+        return torch.from_numpy(values)
 
 
 def _division(config: Config) -> dict[str, Any]:
@@ -127,6 +138,23 @@ def load_inputs(config: Config) -> Inputs:
         If data or weights are not there, or do not fit the settings.
     """
     return _load(config.of_inputs())
+
+
+def inputs_fingerprint(config: Config) -> str:
+    """Hash the files that a run's examples come from, by their contents.
+
+    Returns
+    -------
+    str
+        The same for the same files wherever they are; another one where this release computes
+        other examples from them than an earlier one did.
+    """
+    found = dataset_fingerprint(config.dataset, config.data_dir)
+    if config.has_frozen_layers:
+        found += weights_fingerprint(config.weights, config.model)
+        if config.evaluate_on == "validation" and config.features == "standardized":
+            found += _EDITION
+    return found
 
 
 @lru_cache(maxsize=2)

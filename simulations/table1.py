@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .config import Config, Scalar, default_run_config, format_toml
-from .data import dataset_fingerprint
 from .feature_study import Observations, observe_pairs, read_observations, write_observations
-from .frozen import weights_fingerprint
 from .grid import PLACES, refuse_axes
+from .inputs import inputs_fingerprint
 from .pair_features import FEATURES
 from .pair_model import Labels, PairModel, fit_pair_model, label_pairs, relative_losses
 
@@ -240,8 +239,5 @@ def _ranks(model: PairModel) -> dict[str, int]:
 
 def _file_name(config: Config, study: Study, key: tuple[int, int]) -> str:
     values = {k: v for k, v in config.to_run_config().items() if k not in PLACES}
-    files = dataset_fingerprint(config.dataset, config.data_dir)
-    if config.has_frozen_layers:
-        files += weights_fingerprint(config.weights, config.model)
-    text = f"{study.clients}\n{format_toml(values)}{files}"
+    text = f"{study.clients}\n{format_toml(values)}{inputs_fingerprint(config)}"
     return f"shards-{key[0]}-seed-{key[1]}-{blake2b(text.encode(), digest_size=6).hexdigest()}.npz"
