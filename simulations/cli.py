@@ -2,7 +2,8 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from itertools import pairwise
@@ -14,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from typer.core import TyperGroup
 
 from .config import Config, Scalar, default_run_config, unused_settings
-from .console import err, out, parse_setting, said_plainly
+from .console import err, out, parse_setting, said_plainly, show_tracebacks
 from .data_commands import data
 from .grid_commands import grid, report, reproduce
 
@@ -24,10 +25,18 @@ __all__ = ["app", "main"]
 class _Commands(TyperGroup):
     """Takes ``run FILE.toml`` for ``grid FILE.toml``: a run of many is a run too."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take ``--traceback`` wherever it stands: it is added to the end of what has failed."""
+        others = [text for text in args if text != _TRACEBACK]
+        return super().parse_args(ctx, [_TRACEBACK] * (others != args) + others)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] == "run" and _names_grid(args):
             args = ["grid", *args[1:]]
         return super().resolve_command(ctx, args)
+
+
+_TRACEBACK = "--traceback"
 
 
 def _names_grid(args: list[str]) -> bool:
@@ -77,8 +86,18 @@ class Engine(StrEnum):
 
 
 @app.callback()
-def _callback() -> None:
+def _callback(
+    traceback: Annotated[
+        bool,
+        typer.Option(
+            _TRACEBACK,
+            envvar="PNCS_TRACEBACK",
+            help="Show where an error comes from; after any command.",
+        ),
+    ] = False,
+) -> None:
     """Diverse client selection for Flower."""
+    show_tracebacks(traceback)
 
 
 def _knob(name: str, text: str) -> Any:
@@ -266,14 +285,9 @@ def _run_on_ray(
                 show(row)
                 shown += 1
 
-        try:
+        own = (cpus_per_client, gpus_per_client, logical_gpus)
+        with _saying_how_to_go_on(config, clients, output, Engine.RAY, own):
             run_in_flower(config, clients, placement, output, follow)
-        except SystemExit:
-            err.print(
-                f"Stopped. The rounds so far: {output}",
-                soft_wrap=True,
-            )
-            raise
     _conclude(output)
 
 
@@ -297,17 +311,67 @@ def _run_in_process(config: Config, clients: int) -> None:
         exit_on_signals(),
         _flower_log(output / FLOWER_LOG),
         _progress(config.num_rounds) as show,
+        _saying_how_to_go_on(config, clients, output, Engine.IN_PROCESS),
+        _with_traceback(output / FLOWER_LOG),
     ):
-        try:
-            train(grid, config, output, show)
-        except SystemExit:
-            err.print(
-                f"Stopped. The rounds so far: {output}",
-                soft_wrap=True,
-            )
-            raise
+        train(grid, config, output, show)
     draw_rounds(output)
     _conclude(output)
+
+
+# What is not among a run's settings: CPU cores, share of a GPU, pretended GPUs.
+_OWN = {"--cpus-per-client": 1.0, "--gpus-per-client": 0.0, "--logical-gpus": 0.0}
+
+
+@contextlib.contextmanager
+def _saying_how_to_go_on(
+    config: Config,
+    clients: int,
+    output: Path,
+    engine: Engine,
+    own: Sequence[float] = tuple(_OWN.values()),
+) -> Iterator[None]:
+    """Say, where a run ends before its time, which command goes on with it."""
+    try:
+        yield
+    except SystemExit:
+        err.print(f"Stopped. The rounds so far: {output}", soft_wrap=True)
+        err.print(_how_to_go_on(config, clients, output, engine, own), soft_wrap=True)
+        raise
+    except Exception as error:
+        error.add_note(_how_to_go_on(config, clients, output, engine, own))
+        raise
+
+
+def _how_to_go_on(
+    config: Config, clients: int, output: Path, engine: Engine, own: Sequence[float]
+) -> str:
+    if not (output / "config.toml").is_file():
+        return "Nothing was begun: the same command starts again"
+    if not config.checkpoint:
+        return "The run was not saved, as checkpoint = false: to start again, give another --output"
+    words = ["pncs", "run", "--resume", str(output)]
+    if engine is not Engine.RAY:
+        words += ["--engine", engine.value]
+    if config.resume:  # perhaps with more rounds than the folder knows of
+        words += ["--rounds", str(config.num_rounds)]
+    if clients != 10:  # the folder knows it only once a round is done
+        words += ["--clients", str(clients)]
+    for (name, default), value in zip(_OWN.items(), own, strict=True):
+        if value != default:
+            words += [name, f"{value:g}"]
+    return f"To go on with it: {shlex.join(words)}"
+
+
+@contextlib.contextmanager
+def _with_traceback(log: Path) -> Iterator[None]:
+    """Put the traceback of what ends a run into its log."""
+    try:
+        yield
+    except Exception as error:
+        logging.getLogger("flwr").exception("The run failed.")
+        error.add_note(f"Flower's log, with the traceback: {log}")
+        raise
 
 
 def _conclude(output: Path) -> None:

@@ -1,9 +1,11 @@
 """What all commands share: where they write, how they read a setting, how an error is told."""
 
 import contextlib
+import dis
 import errno
 import tomllib
 from collections.abc import Iterator
+from types import TracebackType
 
 import typer
 from rich.console import Console
@@ -11,7 +13,7 @@ from rich.text import Text
 
 from .config import Scalar
 
-__all__ = ["err", "out", "parse_setting", "said_plainly"]
+__all__ = ["err", "out", "parse_setting", "said_plainly", "show_tracebacks"]
 
 # Without markup: names, paths and titles may have brackets.
 out = Console(markup=False, highlight=False)
@@ -20,14 +22,33 @@ out = Console(markup=False, highlight=False)
 err = Console(stderr=True, markup=False, highlight=False)
 """For errors."""
 
+_PACKAGE = "pncs_flower"
+_RAISE = dis.opmap["RAISE_VARARGS"]
+_traceback = False
+
+
+def show_tracebacks(wanted: bool) -> None:
+    """Have `said_plainly` say where an error comes from, or only what it is."""
+    global _traceback
+    _traceback = wanted
+
 
 @contextlib.contextmanager
-def said_plainly() -> Iterator[None]:
-    """Say in one sentence what a person can mend; anything else keeps its traceback."""
+def said_plainly(full_disk: str = "make room") -> Iterator[None]:
+    """Say in one sentence what a person can mend; anything else keeps its traceback.
+
+    What this project does not check itself, so that it may be a fault of its own, comes with what
+    kind of error it is and how to see its traceback; see `show_tracebacks`.
+
+    Parameters
+    ----------
+    full_disk : str (default: "make room")
+        What to do if the disk is full.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "pncs_flower":
+        if _traceback or error.name is None or error.name.partition(".")[0] == _PACKAGE:
             raise
         _say_error(
             f"{error.name} is not installed: install pncs-flower with what the app needs, "
@@ -35,13 +56,43 @@ def said_plainly() -> Iterator[None]:
         )
         raise typer.Exit(1) from None
     except (ValueError, OSError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not isinstance(error, _plain_errors()):
+        if _traceback:
+            _show_contexts(error)
             raise
-        text = str(error)
+        ours = _is_ours(error)
+        if isinstance(error, RuntimeError) and not ours and not isinstance(error, _plain_errors()):
+            raise
+        text = (
+            str(error) if ours or isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        )
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            text += ": make room and give the same command again, which goes on from there"
-        _say_error(text)
+            text += f": {full_disk}"
+        notes = [*getattr(error, "__notes__", ())]
+        if not ours:
+            notes.append("Where it comes from: give the same command with --traceback")
+        _say_error("\n".join([text, *notes]))
         raise typer.Exit(1) from None
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Tell whether an error, and what it was made of, comes from a ``raise`` of this project."""
+    here: TracebackType | None = error.__traceback__
+    while here is not None and here.tb_next is not None:
+        here = here.tb_next
+    if here is None:
+        return False
+    raised = here.tb_frame.f_code.co_code[here.tb_lasti] == _RAISE
+    module = str(here.tb_frame.f_globals.get("__name__", ""))
+    own = raised and module.partition(".")[0] == _PACKAGE
+    return own and (error.__cause__ is None or _is_ours(error.__cause__))
+
+
+def _show_contexts(error: BaseException) -> None:
+    """Undo each ``from None``, which keeps an error short where nobody asks for more."""
+    seen: BaseException | None = error
+    while seen is not None:
+        seen.__suppress_context__ = seen.__cause__ is not None
+        seen = seen.__cause__ or seen.__context__
 
 
 def _plain_errors() -> tuple[type[Exception], ...]:

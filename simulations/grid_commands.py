@@ -30,6 +30,8 @@ TABLE1 = "table1"
 _SECONDS_BETWEEN_LINES = 60
 """Of a log, which shows no bar."""
 
+_FULL_DISK = "make room and give the same command again, which goes on from there"
+
 _WORKERS = Annotated[
     int | None,
     typer.Option(
@@ -67,7 +69,7 @@ def grid(
     settings: _SET = None,
 ) -> None:
     """Run a grid, or what is missing of it, and write its report."""
-    with said_plainly():
+    with said_plainly(_FULL_DISK):
         changes = dict(parse_setting(text) for text in settings or [])
         folder = output or Path("runs") / (f"{file.stem}-quick" if quick else file.stem)
         failed = _run(
@@ -102,7 +104,7 @@ def reproduce(
     settings: _SET = None,
 ) -> None:
     """Run what a table or figure of the paper shows, and say whether it holds."""
-    with said_plainly():
+    with said_plainly(_FULL_DISK):
         known = sorted([TABLE1, *(path.stem for path in EXPERIMENTS.glob("*.toml"))])
         if name not in (*known, "all"):
             raise ValueError(f"there is no {name!r}: choose one of {', '.join(known)}, or all")

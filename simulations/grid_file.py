@@ -45,7 +45,7 @@ def read_grid(path: Path) -> Grid:
         )
         grid.quickened()
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError(f"{path}: {error}") from error
     return grid
 
 

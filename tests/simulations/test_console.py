@@ -1,0 +1,180 @@
+"""An error is told in one sentence, and whose it is; where it comes from is never out of reach."""
+
+import errno
+import gc
+import logging
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from pncs_flower.files import write_whole
+from pncs_flower.simulations import grid_commands
+from pncs_flower.simulations.cli import app
+from pncs_flower.simulations.results import RunFolder
+from pncs_flower.strategies.history import append_json_line
+
+HINT = "give the same command with --traceback"
+RUN = ["run", "--engine", "in-process", "--rounds", "2"]
+
+
+def invoke(*arguments: str, **environment: str) -> Any:
+    return CliRunner().invoke(app, arguments, env=environment)
+
+
+def broken(*_: object) -> None:
+    """Fail as a fault of this project's own code or of a library does."""
+    np.zeros(2) + np.zeros(3)
+
+
+def unpacked(*_: object) -> None:
+    _first, _second = [1]
+
+
+def unreadable(*_: object) -> None:
+    Path("/no/such/folder/file").read_text()
+
+
+@pytest.fixture(params=[broken, unpacked, unreadable])
+def fault(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    monkeypatch.setattr(grid_commands, "_report", request.param)
+    found: Callable[..., None] = request.param
+    return found
+
+
+def test_error_that_is_not_ours_says_how_to_see_its_traceback(fault: Callable[..., None]) -> None:
+    done = invoke("report", "folder")
+    assert done.exit_code == 1
+    assert HINT in done.output
+    if fault is not unreadable:
+        assert "Error: ValueError: " in done.output
+
+
+@pytest.mark.parametrize("where", ["first", "last", "environment"])
+def test_traceback_of_any_error_can_be_seen(where: str, fault: Callable[..., None]) -> None:
+    command = ["report", "folder"]
+    if where == "environment":
+        done = invoke(*command, PNCS_TRACEBACK="1")
+    elif where == "first":
+        done = invoke("--traceback", *command)
+    else:
+        done = invoke(*command, "--traceback")
+    assert done.exit_code == 1
+    assert isinstance(done.exception, ValueError | OSError)
+    frames = done.exc_info[2]
+    while frames.tb_next and frames.tb_frame.f_code is not fault.__code__:
+        frames = frames.tb_next
+    assert frames.tb_frame.f_code is fault.__code__
+
+
+def test_one_command_with_traceback_does_not_have_it_for_the_next() -> None:
+    invoke("--traceback", "report", "no such folder")
+    assert isinstance(invoke("report", "no such folder").exception, SystemExit)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("report", "no such folder"),
+        ("run", "--set", "lr=-1"),
+        ("run", "--set", "nonsense"),
+        ("reproduce", "table9"),
+        ("grid", "absent.toml"),
+        ("data", "get", "mnist"),
+    ],
+)
+def test_error_of_our_own_checks_is_one_sentence(command: tuple[str, ...]) -> None:
+    done = invoke(*command)
+    assert done.exit_code == 1
+    assert done.output.startswith("Error: ")
+    assert HINT not in done.output
+    assert "ValueError" not in done.output
+
+
+def test_sentence_made_of_somebody_elses_error_leads_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lame.py").write_text("import numpy as np\nnp.zeros(2) + np.zeros(3)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    command = [*RUN, "--set", "strategy=lame:Rule", "--output", str(tmp_path / "run")]
+    assert HINT in invoke(*command).output
+    error = invoke(*command, "--traceback").exception
+    assert isinstance(error.__cause__, ValueError)
+
+
+def test_context_that_a_sentence_leaves_out_is_shown_with_the_traceback(tmp_path: Path) -> None:
+    grid = tmp_path / "grid.toml"
+    grid.write_text("title = ")
+    error = invoke("run", str(grid), "--traceback").exception
+    assert type(error.__context__).__name__ == "TOMLDecodeError"
+    assert not error.__suppress_context__
+
+
+RULE = """
+from dataclasses import dataclass
+import numpy as np
+from pncs_flower.strategies.uniform import UniformRule
+
+@dataclass(frozen=True)
+class Rule(UniformRule):
+    def select(self, *_, **__):
+        return np.zeros(2) + np.zeros(3)
+"""
+
+
+def test_error_in_a_users_rule_keeps_its_traceback_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_rule.py").write_text(RULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = invoke(*RUN, "--strategy", "broken_rule:Rule", "--output", str(tmp_path / "run"))
+    assert done.exit_code == 1
+    log = tmp_path / "run" / "flwr.log"
+    assert f"Flower's log, with the traceback: {log}" in done.output.replace("\n", "")
+    assert "broken_rule.py" in log.read_text()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_error_of_a_write_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        append_json_line(Path("/dev/full"), {"round": 1})
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*config\.toml'"):
+        write_whole(tmp_path / "config.toml", "")
+
+
+def test_full_disk_is_told_with_the_file_and_the_command_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Else pytest keeps the error, and with it the lock on the folder.
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", False)
+    add = RunFolder.add_round
+
+    def full(self: RunFolder, row: Any) -> None:
+        if row["round"] == 2:
+            raise OSError(errno.ENOSPC, "No space left on device", str(self.path / "rounds.jsonl"))
+        add(self, row)
+
+    output = tmp_path / "a run"
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "add_round", full)
+        done = invoke(*RUN, "--clients", "6", "--output", str(output))
+    assert done.exit_code == 1
+    assert f"{output / 'rounds.jsonl'}': make room" in done.output
+    assert "the same command again" not in done.output
+    line = next(t for t in done.output.splitlines() if t.startswith("To go on with it: pncs "))
+    command = shlex.split(line.removeprefix("To go on with it: pncs "))
+    del done
+    gc.collect()
+    again = invoke(*command)
+    assert again.exit_code == 0, again.output
+    assert "[1/2]" not in again.output
