@@ -16,18 +16,24 @@ TESTS = Path(__file__).resolve().parent
 def on_ray(
     clients: int, *runs: dict[str, Any], workers: int = 2
 ) -> subprocess.CompletedProcess[str]:
-    """Run it, and see that nothing is left running."""
+    """Run the settings one after the other, and see that nothing is left running."""
+    script = TESTS / "apps" / "on_ray.py"
+    return run_script(script, clients, workers, *map(json.dumps, runs), home=runs[0]["output"])
+
+
+def run_script(
+    script: Path, *arguments: object, home: str | Path
+) -> subprocess.CompletedProcess[str]:
+    """Run a script that starts Ray, and see that nothing is left running."""
     adopt_orphans()
     before = descendants(os.getpid()).keys()
-    home = runs[0]["output"]
-    script = str(TESTS / "apps" / "on_ray.py")
     done = subprocess.run(
-        [sys.executable, script, str(clients), str(workers), *map(json.dumps, runs)],
+        [sys.executable, str(script), *map(str, arguments)],
         cwd=home,
         env={
             **os.environ,
-            "PYTHONPATH": str(TESTS),
-            "FLWR_HOME": home,
+            "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]),
+            "FLWR_HOME": str(home),
             "FLWR_TELEMETRY_ENABLED": "0",
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_worker_niceness": "0",  # else whatever else the machine does comes first

@@ -1,0 +1,183 @@
+"""Apps of the shape of Flower's own examples need the two lines, and what the README says."""
+
+import importlib
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from apps.flower_examples import NEEDS, Config, Select
+from flwr.serverapp.strategy import Result, Strategy
+from ray_process import TESTS, run_script
+
+from pncs_flower.clients import summary_mod
+from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.strategies import PNCS, RoundRobin, UniformSelection
+
+CLIENTS, SELECTED = 8, 2
+CHANGED: dict[str, Config] = {
+    "quickstart_jax": {"fraction-train": 1.0},
+    "quickstart_xgboost": {"fraction-train": 1.0},
+    "advanced_pytorch": {"fraction-train": 1.0},
+}
+"""Settings of the examples that have to be others with the two lines; the README says so."""
+TREES = "quickstart_xgboost"  # no gradient to compare
+RANDOM = {"quickstart_numpy", "opacus_dp"}  # drawn anew in each run
+
+
+def load(name: str) -> ModuleType:
+    for package in NEEDS[name]:
+        pytest.importorskip(package, reason="needs pncs-flower[simulation,dev]")
+    return importlib.import_module(f"apps.flower_examples.{name}")
+
+
+@pytest.fixture(params=[name for name in NEEDS if name != TREES])
+def example(request: pytest.FixtureRequest) -> str:
+    load(request.param)
+    return str(request.param)
+
+
+def alone(base: Strategy) -> Strategy:
+    return base
+
+
+class Selecting:
+    """The line on the server: keeps the strategy that it makes."""
+
+    def __init__(self, kind: type[Any] = PNCS, **options: Any) -> None:
+        self.kind = kind
+        self.options = {"num_selected": SELECTED, **options}
+
+    def __call__(self, base: Strategy) -> Strategy:
+        self.strategy = self.kind(base, **self.options)
+        return self.strategy
+
+
+def run(name: str, select: Select, *mods: Any, **changed: Any) -> Result:
+    module = load(name)
+    config = module.RUN_CONFIG | changed
+    grid = InProcessGrid(module.make_client_app(*mods), CLIENTS, config)
+    return module.main(grid, config, select)
+
+
+def folders(name: str, folder: Path) -> Config:
+    """Return the setting that says where files go, if the example has it."""
+    return {"output": str(folder)} if "output" in load(name).RUN_CONFIG else {}
+
+
+def metric_names(result: Result) -> dict[str, dict[int, set[str]]]:
+    return {
+        kind: {number: set(record) for number, record in by_round.items()}
+        for kind, by_round in vars(result).items()
+        if kind != "arrays"
+    }
+
+
+def test_the_two_lines_are_enough(example: str, tmp_path: Path) -> None:
+    """The same metrics in the same rounds as alone, a model that moves, and nobody left out."""
+    output = folders(example, tmp_path)
+    before = run(example, alone, **output)
+    for file in tmp_path.iterdir():
+        file.unlink()
+    selecting = Selecting()
+    changed = {**output, **CHANGED.get(example, {})}
+    after = run(example, selecting, summary_mod, **changed)
+    rounds = load(example).RUN_CONFIG["num-server-rounds"]
+    history = selecting.strategy.history
+    assert [record.rejected for record in history] == [{}] * rounds
+    assert [len(record.delivered) for record in history] == [SELECTED] * rounds
+    assert [record.notes for record in history] == [[]] * rounds
+    assert metric_names(after) == metric_names(before)
+    assert list(after.arrays) == list(before.arrays)
+    for array_name, array in after.arrays.items():
+        was = before.arrays[array_name]
+        if array.dtype != "int64":  # of which Flower's mean makes floats
+            assert array.dtype == was.dtype
+        assert array.shape == was.shape
+        assert np.isfinite(array.numpy()).all()
+
+
+def test_a_rate_that_the_base_lowers_reaches_the_clients_in_each_round() -> None:
+    """Also where summaries were asked ahead with the rate of the round before."""
+    selecting = Selecting()
+    result = run("resnet", selecting, summary_mod)
+    sent = {n: float(metrics["lr"]) for n, metrics in result.train_metrics_clientapp.items()}
+    assert sent == pytest.approx({n: 0.05 * 0.8**n for n in range(1, 5)})
+    assert selecting.strategy.base.rates == pytest.approx(list(sent.values()))
+
+
+def test_batch_normalisation_keeps_its_averages_and_counts() -> None:
+    resnet = load("resnet")
+    result = run("resnet", Selecting(), summary_mod)
+    rounds, batches = resnet.RUN_CONFIG["num-server-rounds"], 6
+    counts = [a.numpy() for name, a in result.arrays.items() if name.endswith("batches_tracked")]
+    assert {int(count) for count in counts} == {rounds * batches}
+    means = [a.numpy() for name, a in result.arrays.items() if name.endswith("running_mean")]
+    assert all(np.abs(mean).min() > 0 for mean in means)
+    central = [float(m["accuracy"]) for m in result.evaluate_metrics_serverapp.values()]
+    assert central[-1] > central[0]
+
+
+def test_slow_clients_do_a_part_of_the_work() -> None:
+    """By a mod of the app, which works once for each client that is asked, and not again."""
+    selecting = Selecting()
+    result = run("fedprox", selecting, summary_mod)
+    for record in selecting.strategy.history:
+        weights = {int(client): 1 + int(client) for client in record.delivered}
+        mean = sum(w * (1 + client % 3) for client, w in weights.items()) / sum(weights.values())
+        assert result.train_metrics_clientapp[record.round]["steps"] == pytest.approx(mean)
+
+
+def test_mods_that_log_see_each_training_once(tmp_path: Path) -> None:
+    """Also those of clients that are not chosen: they train to be asked for their sketch."""
+    selecting = Selecting()
+    run("custom_mods", selecting, summary_mod, output=str(tmp_path))
+    logged = {
+        (file.stem, json.loads(line)["round"])
+        for file in tmp_path.iterdir()
+        for line in file.read_text().splitlines()
+    }
+    lines = sum(len(file.read_text().splitlines()) for file in tmp_path.iterdir())
+    asked = {(client, r.round) for r in selecting.strategy.history for client in r.asked}
+    assert logged == asked
+    assert lines == len(asked)
+
+
+@pytest.mark.parametrize("kind", [UniformSelection, RoundRobin])
+def test_trees_are_chosen_by_rules_that_ask_for_no_sketch(kind: type[Any]) -> None:
+    selecting = Selecting(kind)
+    result = run(TREES, selecting, summary_mod, **CHANGED[TREES])
+    history = selecting.strategy.history
+    assert [len(record.delivered) for record in history] == [SELECTED] * 3
+    trees = load(TREES).trees_of(result.arrays)
+    assert [str(tree["client"]) for tree in trees] == [c for r in history for c in r.delivered]
+    assert metric_names(result) == metric_names(run(TREES, alone))
+
+
+@pytest.mark.slow
+def test_all_of_them_on_ray(tmp_path: Path) -> None:
+    """With the choices and the model that the same app has in process, if it is not random."""
+    pytest.importorskip("ray", reason="needs pncs-flower[simulation]")
+    names = [name for name in NEEDS if all(map(importlib.util.find_spec, NEEDS[name]))]
+    changed = {name: {**folders(name, tmp_path), **CHANGED.get(name, {})} for name in names}
+    entries = [f"{name}={json.dumps(settings)}" for name, settings in changed.items()]
+    script = TESTS / "apps" / "flower_examples" / "on_ray.py"
+    done = run_script(script, CLIENTS, tmp_path, *entries, home=tmp_path)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    told = {row.pop("example"): row for row in map(json.loads, lines)}
+    assert list(told) == names, done.stdout + done.stderr
+    for name, row in told.items():
+        rounds = load(name).RUN_CONFIG["num-server-rounds"]
+        assert row["rejected"] == [{}] * rounds, name
+        assert [len(clients) for clients in row["delivered"]] == [SELECTED] * rounds, name
+        if name in RANDOM:
+            continue
+        selecting = Selecting(RoundRobin if name == TREES else PNCS)
+        result = run(name, selecting, summary_mod, **changed[name])
+        assert [r.chosen for r in selecting.strategy.history] == row["chosen"], name
+        with np.load(tmp_path / f"{name}.npz") as arrays:
+            for array_name, array in result.arrays.items():
+                np.testing.assert_array_equal(arrays[array_name], array.numpy(), name)
