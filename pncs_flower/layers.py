@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
+
 __all__ = ["choose_layers", "group_layers"]
 
 # What batch normalisation counts and averages while it trains: state, not a gradient.
@@ -29,6 +31,13 @@ def group_layers(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
         if leaf not in _BUFFERS:
             layers.setdefault(module or name, []).append(name)
     return {layer: tuple(arrays) for layer, arrays in layers.items()}
+
+
+def _is_floating(dtype: str) -> bool:
+    try:
+        return np.dtype(dtype).kind == "f"
+    except TypeError:  # a name of another framework's
+        return False
 
 
 class Described(Protocol):
@@ -65,10 +74,15 @@ def choose_layers(
         If a layer does not exist or none is left; the message lists those that exist.
     """
     known = group_layers(
-        name
-        for name, array in arrays.items()
-        if array.dtype.startswith("float") and 0 not in array.shape
+        name for name, array in arrays.items() if _is_floating(array.dtype) and 0 not in array.shape
     )
+    if not known:
+        found = ", ".join(f"{name} of {array.dtype}" for name, array in list(arrays.items())[:4])
+        raise ValueError(
+            "this model has no floating-point array with a value, so there is no gradient to "
+            f"summarise: its arrays are {found or '(none)'}. Use a rule that asks for no sketch, "
+            "such as UniformSelection, RoundRobin, Oort or ActiveFL"
+        )
     wanted = list(known) if layers is None else list(layers)
     unknown = [layer for layer in wanted if layer not in known]
     if unknown or not wanted:

@@ -5,7 +5,7 @@ from logging import WARNING
 
 from flwr.app import Message, RecordDict
 from flwr.common import log
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import FedAvg, Strategy
 
 from .errors import SelectionError, TooFewClientsError
 
@@ -13,6 +13,7 @@ __all__ = [
     "check_base",
     "check_evaluation",
     "check_limits",
+    "joins_bytes",
     "least_evaluating",
     "same_for_all",
     "unwrap",
@@ -134,6 +135,12 @@ def unwrap(strategy: object) -> Iterator[Strategy]:
     while isinstance(strategy, Strategy):
         yield strategy
         strategy = getattr(strategy, "strategy", None)
+
+
+def joins_bytes(base: Strategy) -> bool:
+    """Tell whether a base strategy may join arrays of bytes: whether it takes no weighted mean."""
+    *_, inner = unwrap(base)
+    return type(inner).aggregate_train is not FedAvg.aggregate_train
 
 
 def same_for_all(messages: list[Message], base: Strategy) -> Message:

@@ -1,7 +1,6 @@
 """Reads what clients send without trusting it: sizes before contents, and never a pickle."""
 
 import io
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,6 +10,8 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from pncs_flower.layers import choose_layers
 from pncs_flower.protocol import LOSS, NUM_EXAMPLES, SUMMARY, SummaryRequest
 from pncs_flower.sketches import Sketch, parse_sketch
+
+from .model import Model
 
 __all__ = ["SummaryDecoder", "check_update", "decode_loss", "read_array"]
 
@@ -150,20 +151,20 @@ class SummaryDecoder:
             raise ValueError(f"summary of layer {layer!r}: {error}") from None
 
 
-def check_update(content: RecordDict, weights: ArrayRecord) -> dict[str, np.ndarray]:
+def check_update(content: RecordDict, model: Model) -> dict[str, np.ndarray]:
     """Check a client's full update before it is aggregated.
 
     Parameters
     ----------
     content : RecordDict
         The content of the client's reply.
-    weights : ArrayRecord
+    model : Model
         The model that the client was sent.
 
     Returns
     -------
     dict of str to np.ndarray
-        The arrays of floats of another precision than the model's, as the client sent them.
+        The arrays that were of another precision than the model's, in the model's.
 
     Raises
     ------
@@ -175,36 +176,17 @@ def check_update(content: RecordDict, weights: ArrayRecord) -> dict[str, np.ndar
     if len(records) != 1:
         raise ValueError(f"{len(records)} array records in place of one")
     (record,) = records.values()
-    if record.keys() != weights.keys():
-        raise ValueError(f"arrays {', '.join(record) or '(none)'} in place of {', '.join(weights)}")
+    if record.keys() != model.weights.keys():
+        raise ValueError(
+            f"arrays {', '.join(record) or '(none)'} in place of {', '.join(model.weights)}"
+        )
     others: dict[str, np.ndarray] = {}
     for name, array in record.items():
         try:
             values = read_array(array)
         except ValueError as error:
             raise ValueError(f"array {name!r}: {error}") from None
-        dtype, shape = np.dtype(weights[name].dtype), tuple(weights[name].shape)
-        if values.dtype.kind != dtype.kind:
-            raise ValueError(f"array {name!r} has dtype {values.dtype}, not {dtype}")
-        if dtype.kind != "f":
-            continue  # bytes of a tree ensemble, say, which grows from round to round
-        if values.shape != shape:
-            raise ValueError(f"array {name!r} has shape {values.shape}, not {shape}")
-        largest = float(np.maximum(values.max(initial=0), -values.min(initial=0)))
-        if not math.isfinite(largest):
-            raise ValueError(f"array {name!r} holds a value that is not finite")
-        # With larger weights every client's loss and gradient would be infinite in the next round.
-        square = math.sqrt(np.finfo(np.promote_types(dtype, np.float32)).max)
-        most = min(square, float(np.finfo(dtype).max))
-        if largest > most:
-            raise ValueError(
-                f"array {name!r} holds a value of size {largest:.2g}, but at most {most:.2g} is "
-                f"allowed for {dtype}"
-            )
-        if values.dtype != dtype:
-            others[name] = values
-    for metrics_name, metrics in content.metric_records.items():
-        for name, value in metrics.items():
-            if not np.isfinite(value).all():
-                raise ValueError(f"{metrics_name} {name!r} is {value}")
+        fitted = model.fit(name, values)
+        if fitted is not values:
+            others[name] = fitted
     return others

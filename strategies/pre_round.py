@@ -1,5 +1,6 @@
 """The pre-round: ask the candidates for a summary, and read what can be used."""
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -60,9 +61,16 @@ class PreRound:
         ------
         ValueError
             If the model has no such layer; the message lists those that exist. Or if a summary
-            would take more than ``max_bytes``.
+            would take more than ``max_bytes``, or a loss is asked for of an empty model.
         """
         if request.kind == "loss":
+            if not any(math.prod(array.shape) for array in arrays.values()):
+                raise ValueError(
+                    "the rule asks for the loss, but the model is empty, so it has no loss yet "
+                    "(and to evaluate it may kill a client): start with a model that has values, "
+                    "such as a first tree, or use a rule that asks for nothing, such as "
+                    "PowerOfChoice(..., variant='rpow-d') or UniformSelection"
+                )
             return cls(request, decode_loss, seed, timeout)
         decoder = SummaryDecoder.for_model(request, arrays)
         if max_bytes is not None and decoder.num_bytes > max_bytes:

@@ -7,7 +7,6 @@ from logging import INFO
 from pathlib import Path
 from typing import Any, TypeVar, Unpack, cast
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
 from flwr.serverapp import Grid
@@ -15,8 +14,9 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from pncs_flower.protocol import TICKET
 
+from .aggregation import aggregate
 from .asking import Asking
-from .base import check_base, check_evaluation, least_evaluating, same_for_all, unwrap
+from .base import check_base, check_evaluation, joins_bytes, least_evaluating, same_for_all, unwrap
 from .by_layer import share_layers
 from .checks import check_whole
 from .choosing import Choosing
@@ -25,6 +25,7 @@ from .evaluation import Evaluation
 from .flower_releases import check_arguments
 from .grid_view import GridView
 from .history import Records, RoundRecord
+from .model import Model
 from .options import CheckedOptions, SelectionOptions
 from .polling import polled
 from .resumption import Resumption
@@ -206,7 +207,8 @@ class SelectionStrategy(Strategy):
         if self._resumption is not None:
             self._resumption.save(self, server_round - 1, arrays)
         record = self._records.open(server_round, str(self.rule))
-        # First of all, so that an unknown layer is an error before anybody trains.
+        # First of all, so that what cannot work is an error before anybody trains.
+        model = Model(arrays, may_grow=joins_bytes(self.base))
         pre_round = self._asking.pre_round(arrays)
         evaluating = least_evaluating(self.base)
         self._clients = self._roster.update(grid, self.rule.num_selected, record, evaluating)
@@ -232,7 +234,7 @@ class SelectionStrategy(Strategy):
             )
             if not templates:  # the base strategy does not train in this round
                 messages = TrainingMessages({}, {})
-                return self._send(messages, plan, arrays, grid, None, record)
+                return self._send(messages, plan, model, grid, None, record)
             template = same_for_all(templates, self.base)
             candidates = {client: self._clients[client] for client in plan.candidates}
             summaries.update(
@@ -251,10 +253,15 @@ class SelectionStrategy(Strategy):
             messages = TrainingMessages.without_pre_round(templates, chosen, marker)
         else:
             keeping = summaries if pre_round.request.kind == "update" else ()
+<<<<<<< HEAD
             messages = TrainingMessages.after_pre_round(
                 templates[0], chosen, keeping, {**marker, TICKET: self._asking.ticket}
             )
         return self._send(messages, plan, arrays, grid, sketches, record)
+=======
+            messages = TrainingMessages.after_pre_round(templates[0], chosen, keeping, marker)
+        return self._send(messages, plan, model, grid, sketches, record)
+>>>>>>> 28156ef (Every array of an update is checked, whatever its kind, and a model keeps its dtypes)
 
     @_recorded
     def aggregate_train(
@@ -288,12 +295,11 @@ class SelectionStrategy(Strategy):
         record.notes += share_layers(
             delivery, record.chosen_by_layer, checks.weights, checks.weighted_by
         )
-        arrays, metrics = self.base.aggregate_train(server_round, delivery.messages)
-        if arrays is not None:
-            arrays = checks.keep_whole_numbers(arrays)
-        if arrays is not None and not _is_finite(arrays):
-            record.notes.append("the aggregated model is not finite, so it is not used")
-            arrays = None
+        arrays, metrics, problem = aggregate(
+            self.base, server_round, delivery.messages, checks.model
+        )
+        if problem is not None:
+            record.notes.append(problem)
         record.seconds["aggregation"] = time.monotonic() - start
         if arrays is None:
             record.notes.append("no new model came out of this round: the last one is kept")
@@ -327,14 +333,14 @@ class SelectionStrategy(Strategy):
         self,
         messages: TrainingMessages,
         plan: Plan,
-        arrays: ArrayRecord,
+        model: Model,
         grid: Grid,
         sketches: SketchCheck | None,
         record: RoundRecord,
     ) -> list[Message]:
         options = self.options
         checks = UpdateChecks.for_base(
-            self.base, arrays, options.max_weight, options.clip_norm, self._layout
+            self.base, model, options.max_weight, options.clip_norm, self._layout
         )
         self._training = Training(messages, plan, checks, sketches, grid, self._timeout)
         return self._training.send(record)
@@ -424,8 +430,3 @@ class SelectionStrategy(Strategy):
     @property
     def _offset(self) -> int:
         return 0 if self._resumption is None else self._resumption.offset
-
-
-def _is_finite(arrays: ArrayRecord) -> bool:
-    values = (array.numpy() for array in arrays.values() if array.dtype.startswith("float"))
-    return all(bool(np.isfinite(value).all()) for value in values)

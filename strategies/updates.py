@@ -18,7 +18,9 @@ from .base import unwrap
 from .decoding import check_update, read_array
 from .exchange import shortened, sort_replies
 from .history import RoundRecord
+from .model import Model
 from .rule import Metrics, Summary
+from .trees import check_trees, joins_trees
 
 __all__ = ["Delivery", "SketchCheck", "UntruthfulSketchError", "UpdateChecks", "sketch_mismatch"]
 
@@ -55,7 +57,7 @@ class UpdateChecks:
 
     Attributes
     ----------
-    weights : ArrayRecord
+    model : Model
         The model that the clients were sent.
     weighted_by : str or None
         Name of the metric that the base strategy weighs updates by.
@@ -65,19 +67,22 @@ class UpdateChecks:
         Updates (weights after minus weights before) are scaled down to this L2 norm.
     last_layout : tuple
         The names in the replies that were aggregated last; empty if there were none.
+    trees : bool
+        Whether the model is a tree ensemble that the base strategy joins.
     """
 
-    weights: ArrayRecord
+    model: Model
     weighted_by: str | None
     max_weight: float
     clip_norm: float | None
     last_layout: tuple[object, ...] = ()
+    trees: bool = False
 
     @classmethod
     def for_base(
         cls,
         base: Strategy,
-        weights: ArrayRecord,
+        model: Model,
         max_weight: float,
         clip_norm: float | None,
         last_layout: tuple[object, ...],
@@ -85,7 +90,12 @@ class UpdateChecks:
         """Return the checks for what a base strategy is going to aggregate."""
         keys = (getattr(strategy, "weighted_by_key", None) for strategy in unwrap(base))
         weighted_by = next((key for key in keys if isinstance(key, str)), None)
-        return cls(weights, weighted_by, max_weight, clip_norm, last_layout)
+        return cls(model, weighted_by, max_weight, clip_norm, last_layout, joins_trees(base))
+
+    @property
+    def weights(self) -> ArrayRecord:
+        """The model's arrays."""
+        return self.model.weights
 
     def sort_out(
         self,
@@ -121,9 +131,7 @@ class UpdateChecks:
                 node_id = message.metadata.dst_node_id
                 if node_id in replies.failures:
                     raise ValueError(replies.failures[node_id])
-                self._check(replies.contents[node_id])
-                if sketches is not None:
-                    sketches.check(client, self.weights, replies.contents[node_id])
+                self._check(client, replies.contents[node_id], sketches)
             except ValueError as error:
                 _reject(client, str(error), record)
                 if isinstance(error, UntruthfulSketchError):
@@ -141,21 +149,6 @@ class UpdateChecks:
             if self.clip_norm is not None and self._clip(content, self.clip_norm):
                 record.notes.append(f"the update of client {client} was clipped")
         return delivery
-
-    def keep_whole_numbers(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Return an aggregated model whose arrays of whole numbers are such again.
-
-        A mean makes floating point of them, such as of the batches that a normalisation layer has
-        counted. Clients would go on to send whole numbers, and so be of another model.
-        """
-        kept = dict(arrays)
-        for name, before in self.weights.items():
-            if name not in arrays or np.dtype(before.dtype).kind not in "iu":
-                continue
-            values = arrays[name].numpy()
-            if values.dtype.kind == "f" and np.isfinite(values).all():
-                kept[name] = Array(np.asarray(np.rint(values), dtype=before.dtype))
-        return ArrayRecord(kept)
 
     def _reject_odd(self, sound: dict[str, RecordDict], record: RoundRecord) -> None:
         """Reject replies with other names than most, as a base strategy refuses to mix them.
@@ -175,8 +168,14 @@ class UpdateChecks:
         if sound:
             self.last_layout = usual
 
-    def _check(self, content: RecordDict) -> None:
-        others = check_update(content, self.weights)
+    def _check(self, client: str, content: RecordDict, sketches: "SketchCheck | None") -> None:
+        others = check_update(content, self.model)
+        if self.trees:
+            (arrays,) = content.array_records.values()
+            for array in arrays.values():
+                check_trees(read_array(array).tobytes())
+        if sketches is not None:  # of what the client made, in whatever precision
+            sketches.check(client, self.weights, content)
         if others:
             self._convert(content, others)
         if self.weighted_by is None:
@@ -193,27 +192,28 @@ class UpdateChecks:
             )
 
     def _convert(self, content: RecordDict, others: Mapping[str, np.ndarray]) -> None:
-        """Give floats of another precision that of the model, which would else take on theirs."""
+        """Give arrays of another precision that of the model, which would else take on theirs."""
         ((name, arrays),) = content.array_records.items()
-        converted = {
-            key: Array(values.astype(self.weights[key].dtype)) for key, values in others.items()
-        }
+        converted = {key: Array(np.asarray(values)) for key, values in others.items()}
         content[name] = ArrayRecord({**arrays, **converted})
 
     def _clip(self, content: RecordDict, norm: float) -> bool:
         (name, arrays), *_ = content.array_records.items()
-        changes = {
-            key: read_array(array).astype(np.float64) - read_array(self.weights[key])
-            for key, array in arrays.items()
-            if array.dtype.startswith("float")
-        }
+        with np.errstate(invalid="ignore"):
+            changes = {
+                key: np.asarray(_double(array) - _double(self.weights[key]))
+                for key, array in arrays.items()
+                if self.model.dtypes[key].kind == "f"
+            }
+        for change in changes.values():
+            change[~np.isfinite(change)] = 0  # what is not finite is so in the model, and stays
         length = float(np.sqrt(sum(float((change**2).sum()) for change in changes.values())))
         if length <= norm:
             return False
         clipped = dict(arrays)
         for key, change in changes.items():
-            value = read_array(self.weights[key]) + change * (norm / length)
-            clipped[key] = Array(value.astype(arrays[key].dtype))
+            value = np.asarray(_double(self.weights[key]) + change * (norm / length))
+            clipped[key] = Array(value.astype(self.model.dtypes[key]))
         content[name] = ArrayRecord(clipped)
         return True
 
@@ -280,6 +280,10 @@ def sketch_mismatch(
         difference = float(np.linalg.norm(expected - summary[layer]))
         worst = max(worst, difference / scale if scale > 0 else difference)
     return worst
+
+
+def _double(array: Array) -> np.ndarray:
+    return read_array(array).astype(np.float64)
 
 
 def _layout(content: RecordDict) -> tuple[object, ...]:

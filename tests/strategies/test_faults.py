@@ -98,11 +98,11 @@ UPDATE_FAULTS = {
     "missing array": (with_update(lambda c: c["arrays"].pop("head.bias")), "in place of"),
     "too large for its dtype": (
         with_update(lambda c: c["arrays"].update({"head.bias": Array(np.full(2, 1e300))})),
-        "but at most 1.8e+19 is allowed for float32",
+        "but at most 4.6e+18 is allowed for float32",
     ),
     "so large that the next loss is infinite": (
         with_update(lambda c: c["arrays"].update({"head.bias": Array(np.full(2, -3e38, "f4"))})),
-        "array 'head.bias' holds a value of size 3e+38, but at most 1.8e+19 is allowed",
+        "array 'head.bias' holds a value of size 3e+38, but at most 4.6e+18 is allowed",
     ),
     "two metric records": (
         with_update(lambda c: c.update(more=MetricRecord({"num-examples": 1}))),

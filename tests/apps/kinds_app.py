@@ -1,0 +1,72 @@
+"""A NumPy app whose model has every kind of array that models have; clients pull at the floats."""
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from apps import Mod
+
+ARRAYS = {
+    "conv.weight": np.full((3, 4), 0.5, np.float32),
+    "norm.weight": np.ones(3, np.float32),
+    "norm.running_mean": np.zeros(3, np.float32),
+    "norm.running_var": np.ones(3, np.float32),
+    "norm.num_batches_tracked": np.array(0, np.int64),
+    "temperature": np.array(1.5, np.float32),
+    "unused.weight": np.zeros((0, 3), np.float32),
+    "half.weight": np.full(5, 0.25, np.float16),
+    "double.weight": np.full((2, 1), -1.0, np.float64),
+    "swapped.weight": np.full(2, 2.0, ">f4"),
+    "mask": np.array([True, False, True, True]),
+    "flag": np.array(True),
+    "bytes": np.arange(6, dtype=np.uint8),
+    "table": np.array([[2**53 + 1, -5], [0, 7]], np.int64),
+    "index": np.array([3, 1, 2], np.int32),
+}
+UNCHANGED = ("mask", "flag", "bytes", "index")
+# As a mask of attention may be. Adaptive base strategies cannot take it: a difference is NaN.
+INFINITE = np.array([0.0, -np.inf, np.finfo("f4").min], np.float32)
+
+
+def initial_arrays() -> ArrayRecord:
+    return ArrayRecord({name: Array(values.copy()) for name, values in ARRAYS.items()})
+
+
+def with_infinite() -> ArrayRecord:
+    return ArrayRecord({**initial_arrays(), "infinite": Array(INFINITE.copy())})
+
+
+def train(message: Message, context: Context) -> Message:
+    client = int(context.node_config["partition-id"])
+    arrays = {}
+    for name, array in message.content["arrays"].items():
+        values = array.numpy()
+        if name == "norm.num_batches_tracked":
+            values = values + 3 + client
+        elif values.dtype.kind == "f" and name != "infinite":
+            values = values + values.dtype.type(0.5) * (values.dtype.type(client + 1) - values)
+        arrays[name] = Array(np.asarray(values, dtype=array.dtype))
+    metrics = MetricRecord({"num-examples": 1 + client, "loss": 1.0 / (client + 1)})
+    content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics})
+    return Message(content, reply_to=message)
+
+
+def evaluate(message: Message, context: Context) -> Message:
+    client = int(context.node_config["partition-id"])
+    metrics = MetricRecord({"num-examples": 1 + client, "loss": 1.0, "per-class": [0.5, 0.25]})
+    return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+
+def make_app(*mods: Mod) -> ClientApp:
+    app = ClientApp(mods=list(mods))
+    app.train()(train)
+    app.evaluate()(evaluate)
+    return app
+
+
+def assert_same_kinds(arrays: ArrayRecord) -> None:
+    """Assert that a model has the arrays it started with, in shape and dtype, and is finite."""
+    for name, first in ARRAYS.items():
+        values = arrays[name].numpy()
+        assert (values.shape, values.dtype) == (first.shape, first.dtype), name
+        assert np.isfinite(values).all(), name
