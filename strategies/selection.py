@@ -253,15 +253,10 @@ class SelectionStrategy(Strategy):
             messages = TrainingMessages.without_pre_round(templates, chosen, marker)
         else:
             keeping = summaries if pre_round.request.kind == "update" else ()
-<<<<<<< HEAD
             messages = TrainingMessages.after_pre_round(
                 templates[0], chosen, keeping, {**marker, TICKET: self._asking.ticket}
             )
-        return self._send(messages, plan, arrays, grid, sketches, record)
-=======
-            messages = TrainingMessages.after_pre_round(templates[0], chosen, keeping, marker)
         return self._send(messages, plan, model, grid, sketches, record)
->>>>>>> 28156ef (Every array of an update is checked, whatever its kind, and a model keeps its dtypes)
 
     @_recorded
     def aggregate_train(
