@@ -36,6 +36,8 @@ class RoundRecord:
         Clients that the Age-of-Update queue holds back in this round.
     released : list of str
         Clients that had to leave the queue early, because too few others were left.
+    backing_off : list of str
+        Clients that failed in earlier rounds, and are neither asked nor chosen for some rounds.
     asked, answered : list of str
         Clients that were asked for a summary, and those that sent one that could be used.
     rejected : dict of str to str
@@ -66,6 +68,7 @@ class RoundRecord:
     clients: list[str] = field(default_factory=list)
     cooling: list[str] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
+    backing_off: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     answered: list[str] = field(default_factory=list)
     rejected: dict[str, str] = field(default_factory=dict)

@@ -49,7 +49,8 @@ class SelectionOptions(TypedDict, total=False):
     min_updates : int (default: 1)
         Fewer updates than this are not aggregated: the model stays as it is.
     max_empty_rounds : int (default: 3)
-        Stop after so many rounds in a row without an update.
+        Stop after so many rounds in a row without an update. Who failed in them steps back behind
+        the others, so each tries other clients, as long as there are any.
     max_weight : float (default: 1e9)
         The most that a client's weight in the mean, its number of examples, may be.
     clip_norm : float, optional (default: None)

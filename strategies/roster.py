@@ -44,6 +44,8 @@ class Roster:
     ----------
     num_examples : dict of str to float
         How many training examples clients have, of those that say so.
+    without_examples : set of str
+        Clients that say to have no training example.
     excluded : dict of str to str
         Clients left out for the rest of the run, with the reason.
     """
@@ -60,6 +62,7 @@ class Roster:
         self._key_of_node: dict[int, str] = {}
         self._declared = 0
         self.num_examples: dict[str, float] = {}
+        self.without_examples: set[str] = set()
         self.excluded: dict[str, str] = {}
         self._complete_once = False
         # Of nodes that failed to introduce themselves: how often, and the round to try again in.
@@ -213,6 +216,9 @@ class Roster:
             num_examples = answer.get(NUM_EXAMPLES)
             if isinstance(num_examples, int) and num_examples > 0:
                 self.num_examples[key] = num_examples
+            self.without_examples.discard(key)
+            if isinstance(num_examples, int) and num_examples <= 0:
+                self.without_examples.add(key)
             self._declared = max(self._declared, num_clients)
         return failures
 

@@ -49,7 +49,8 @@ class Round:
     num_examples : mapping of str to float
         How many training examples clients have, as far as they have said.
     clients : tuple of str
-        Keys of all clients that take part, also of those that cool down.
+        Keys of all clients that take part, also of those that cool down or have failed and step
+        back. (In `candidates`, without those that step back.)
     asked : tuple of str (default: empty)
         Keys of the clients that were asked in this round's pre-round, once they were.
     last_asked : mapping of str to int (default: empty)

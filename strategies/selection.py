@@ -217,12 +217,9 @@ class SelectionStrategy(Strategy):
         elif len(self._clients) < evaluating:  # noted now, before the record is written
             record.notes.append("too few clients are left for an evaluation: there is none")
         self._selector.learn_sizes(self._roster.num_examples)
+        self._selector.note_without_examples(self._roster.without_examples, server_round)
         plan = self._selector.plan(server_round, list(self._clients))
-        record.cooling, record.released = list(plan.cooling), list(plan.released)
-        if plan.released:
-            record.notes.append(
-                f"too few clients were free, so {', '.join(plan.released)} left the queue early"
-            )
+        plan.note(record)
         if not plan.candidates:
             pre_round = None  # a rule may ask in some rounds only
 
@@ -280,6 +277,7 @@ class SelectionStrategy(Strategy):
         self._layout = checks.last_layout
         for client, reason in delivery.liars.items():
             self._roster.exclude(client, reason)
+        sound = list(delivery.metrics)
         if 0 < len(delivery.messages) < self.options.min_updates:
             record.notes.append(
                 f"{len(delivery.messages)} updates are fewer than min_updates = "
@@ -295,11 +293,15 @@ class SelectionStrategy(Strategy):
         )
         if problem is not None:
             record.notes.append(problem)
+            sound = []  # one of these is to blame, so all of them step back
         record.seconds["aggregation"] = time.monotonic() - start
         if arrays is None:
             record.notes.append("no new model came out of this round: the last one is kept")
         if record.chosen:
             self._selector.observe(training.plan, record.chosen, delivery.metrics)
+            self._selector.end_round(
+                training.plan, record.answered, training.sent, sound, not record.delivered
+            )
         self._records.write()
         if self._loop is not None:
             self._loop.note_train_metrics(server_round - self._offset, metrics)
@@ -346,9 +348,12 @@ class SelectionStrategy(Strategy):
             record.delivered for record in last
         ):
             reasons = [f"{who}: {why}" for who, why in last[-1].rejected.items()]
+            untried = set(last[-1].clients).difference(*(record.chosen for record in last))
             raise EmptyRoundsError(
                 f"no client delivered an update in {len(last)} rounds in a row. In round "
-                f"{last[-1].round}: {'; '.join(reasons[:3]) or 'no client was asked to train'}"
+                f"{last[-1].round}: {'; '.join(reasons[:3]) or 'no client was asked to train'}. "
+                f"{len(untried)} of {len(last[-1].clients)} clients were not chosen in these "
+                "rounds: with a larger max_empty_rounds, more would have been tried"
             )
 
     # --- evaluation: the base strategy's, on the clients that take part ------------------------

@@ -1,7 +1,7 @@
 """Carries a rule from round to round: the queue in front of it, and the state behind it."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -10,7 +10,9 @@ from typing import Any
 from pncs_flower.protocol import NUM_EXAMPLES, client_order
 from pncs_flower.queue import AgeOfUpdateQueue
 
+from .backoff import Backoff
 from .errors import SelectionError
+from .history import RoundRecord
 from .rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 
 __all__ = ["Plan", "Selector"]
@@ -30,12 +32,33 @@ class Plan:
         Clients that the queue holds back.
     released : tuple of str
         Clients that leave the queue early, because too few others are left.
+    backing_off : tuple of str
+        Clients that failed and step back: they are neither asked nor chosen.
+    returned : tuple of str
+        Clients that would step back, but are needed, because even with those released too few
+        others are left.
     """
 
     now: Round
     candidates: tuple[str, ...]
     cooling: tuple[str, ...]
     released: tuple[str, ...]
+    backing_off: tuple[str, ...] = ()
+    returned: tuple[str, ...] = ()
+
+    def note(self, record: RoundRecord) -> None:
+        """Put into a round's record who is held back, and who is not although it should be."""
+        record.cooling, record.released = list(self.cooling), list(self.released)
+        record.backing_off = list(self.backing_off)
+        if self.released:
+            record.notes.append(
+                f"too few clients were free, so {', '.join(self.released)} left the queue early"
+            )
+        if self.returned:
+            record.notes.append(
+                f"too few others are left, so {', '.join(self.returned)} may be chosen in spite of "
+                "earlier failures"
+            )
 
 
 class Selector:
@@ -55,6 +78,7 @@ class Selector:
         self._rule = rule
         self._seed = seed
         self._queue = AgeOfUpdateQueue(queue_length, rule.num_selected)
+        self._backoff = Backoff()
         self._state: RuleState = rule.initial_state()
         self._num_examples: dict[str, float] = {}
         self._last_chosen: dict[str, int] = {}
@@ -63,6 +87,10 @@ class Selector:
     def learn_sizes(self, num_examples: Mapping[str, float]) -> None:
         """Note how many examples clients say to have; what came with an update counts for more."""
         self._num_examples = {**num_examples, **self._num_examples}
+
+    def note_without_examples(self, clients: Iterable[str], number: int) -> None:
+        """Have clients step back that say to have no example, from this round on."""
+        self._backoff.note_without_examples(sorted(clients, key=client_order), number)
 
     def plan(self, number: int, clients: Sequence[str]) -> Plan:
         """Plan a round.
@@ -80,13 +108,16 @@ class Selector:
             Who may be chosen and who is to be asked.
         """
         ordered = sorted(clients, key=client_order)
-        free = set(self._queue.available(ordered, number))
+        failed = self._backoff.holds_back(ordered)
+        cooling = set(ordered).difference(self._queue.available(ordered, number))
+        free = set(ordered).difference(cooling, failed)
         # By their last turn, not by their last update: a client that failed has had its turn.
         turn = self._last_chosen
-        held = [client for client in ordered if client not in free]
         missing = max(0, self._rule.num_selected - len(free))
+        held = [client for client in ordered if client in cooling and client not in failed]
         released = self._queue.longest_waiting(held, missing)
-        may = free.union(released)
+        returned = failed[: missing - len(released)]
+        may = free.union(released, returned)
         available = sorted((c for c in ordered if c in may), key=lambda c: turn.get(c, 0))
         now = Round(
             number=number,
@@ -98,12 +129,18 @@ class Selector:
             clients=tuple(ordered),
             last_asked=dict(self._last_asked),
         )
-        asked = self._candidates(now) if self._rule.request else ()
+        backing_off = tuple(client for client in ordered if client in failed and client not in may)
+        asked: tuple[str, ...] = ()
+        if self._rule.request:
+            others = tuple(client for client in ordered if client not in backing_off)
+            asked = self._candidates(replace(now, clients=others))
         return Plan(
             now=now,
             candidates=asked,
-            cooling=tuple(client for client in held if client not in released),
+            cooling=tuple(client for client in ordered if client in cooling and client not in may),
             released=tuple(released),
+            backing_off=backing_off,
+            returned=tuple(returned),
         )
 
     def note_asked(self, plan: Plan) -> None:
@@ -179,10 +216,41 @@ class Selector:
             state = self._rule.observe(self._state, plan.now, delivered)
         self._state = self._checked_state(state, "observe")
 
+    def end_round(
+        self,
+        plan: Plan,
+        answered: Collection[str],
+        trained: Collection[str],
+        sound: Collection[str],
+        empty: bool,
+    ) -> None:
+        """Take note of who failed, and steps back from now on.
+
+        Parameters
+        ----------
+        plan : Plan
+            The round's plan: whom it asked.
+        answered : collection of str
+            Clients whose summary could be used.
+        trained : collection of str
+            Clients that were asked for their full update.
+        sound : collection of str
+            Those whose update was as it should be.
+        empty : bool
+            Whether no update was used: nothing has changed for the rule.
+        """
+        self._backoff.end_round(
+            plan.now.number,
+            {"pre-round": plan.candidates, "training": trained},
+            {"pre-round": answered, "training": sound},
+            empty or not sound,
+        )
+
     def state(self) -> dict[str, Any]:
         """Return all that later choices depend on."""
         return {
             "queue": self._queue.state(),
+            "backoff": self._backoff.state(),
             "num-examples": dict(self._num_examples),
             "rule": dict(self._state),
             "last-chosen": dict(self._last_chosen),
@@ -192,6 +260,7 @@ class Selector:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up what `state` returned."""
         self._queue.restore(state["queue"])
+        self._backoff.restore(state.get("backoff", {}))  # absent from older checkpoints
         self._num_examples = dict(state["num-examples"])
         self._state = dict(state["rule"])
         self._last_chosen = dict(state["last-chosen"])

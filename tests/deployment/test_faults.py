@@ -18,8 +18,10 @@ from federation import Federation
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-RAISES, HANGS = 2, 3  # rounds: client 0 in the pre-round, client 1 in training
-DIES = 4  # the round in which the process that client 1 trains in is killed
+# Rounds: client 0 in the pre-round, client 1 in training. A client that fails steps back behind the
+# others: both are there again in the second round after it, client 1 then in the third.
+RAISES, HANGS = 2, 4
+DIES = 7  # the round in which the process that client 1 trains in is killed
 
 
 @dataclass
@@ -59,7 +61,8 @@ def story(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Iterator[
                 {"summary": "gradient", "queue_length": 0, "summary_timeout": patience}
             ),
             trouble=f"summarize/{RAISES}/0/raise train/{RAISES}/1/raise "
-            f"summarize/{HANGS}/0/{hang} train/{HANGS}/1/{hang} train/{DIES}/1/die",
+            f"summarize/{HANGS}/0/{hang} train/{HANGS}/1/{hang} "
+            f"summarize/{DIES}/0/raise train/{DIES}/1/die",
         )
 
         def wait(until: Callable[[list[dict[str, Any]]], bool]) -> int:

@@ -177,10 +177,13 @@ def test_reply_that_does_not_come_in_its_round_costs_the_client_that_round_alone
     assert record.delivered == [c for c in record.chosen if c != "1"]
     if phase == "train":
         assert record.delivered == ["0", "2", "3"]
+        # Also in the next, since all four are needed.
         assert strategy.history[2].delivered == ["0", "1", "2", "3"]
     else:
         assert sorted(record.answered) == ["0", "2", "3"]
-        assert sorted(strategy.history[2].answered) == ["0", "1", "2", "3"]
+        assert strategy.history[2].backing_off == ["1"]  # one round behind the others
+        assert sorted(strategy.history[2].answered) == ["0", "2", "3"]
+        assert sorted(strategy.history[3].answered) == ["0", "1", "2", "3"]
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -148,6 +148,6 @@ def test_hostile_replies_never_reach_the_model_nor_break_the_run():
             refused = {c for c, why in record.rejected.items() if why.startswith("pre-round")}
             # Where nobody's summary can be used, the longest waiting are chosen unseen.
             assert not refused & set(record.chosen) or not record.answered
-            assert not set(record.rejected) & set(record.delivered)
+            assert not (record.rejected.keys() - refused) & set(record.delivered)
         sent += grid.sent
     assert sent >= REPLIES

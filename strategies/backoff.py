@@ -1,0 +1,104 @@
+"""Back-off: a client that failed steps back behind the others, for longer each time."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+__all__ = ["Backoff"]
+
+_LONGEST = 16  # rounds
+
+
+class Backoff:
+    """Holds clients back that failed, for 1, 2, 4, ... rounds, at most 16.
+
+    In a round that comes to nothing the model stays as it is, and a rule that draws no random
+    numbers would choose the same clients once more, to the end of the run. So only rounds in which
+    an update arrived count, and after one in which none did, all that have failed since they last
+    succeeded step back.
+
+    Failures in a row are counted for each phase: to have answered makes up for not having answered,
+    and an update for all. A client that answers each time and never delivers steps back for longer
+    and longer all the same.
+    """
+
+    def __init__(self) -> None:
+        self._failures: dict[str, dict[str, int]] = {}  # of each client, by phase
+        self._rounds_left: dict[str, int] = {}
+        self._failed_in: dict[str, int] = {}
+        self._without_examples: list[str] = []
+        self._after_empty = False
+
+    def holds_back(self, clients: Iterable[str]) -> list[str]:
+        """Return which of these clients step back, those that failed longest ago first."""
+        held = [
+            client
+            for client in clients
+            if client in self._failures and (self._after_empty or self._rounds_left[client] > 0)
+        ]
+        return sorted(held, key=lambda client: self._failed_in[client])  # stable
+
+    def note_without_examples(self, clients: Iterable[str], round: int) -> None:
+        """Take it for a failure that a client says to have no example; once, however often said."""
+        for client in clients:
+            if client not in self._without_examples:
+                self._without_examples.append(client)
+                self._note_failure(client, "training", round - 1)
+
+    def end_round(
+        self,
+        round: int,
+        tried: Mapping[str, Collection[str]],
+        succeeded: Mapping[str, Collection[str]],
+        empty: bool,
+    ) -> None:
+        """Take note of what came of a round.
+
+        Parameters
+        ----------
+        round : int
+            The round.
+        tried : mapping of str to collection of str
+            Clients that were asked for something in the phases ``"pre-round"`` and ``"training"``.
+        succeeded : mapping of str to collection of str
+            Those whose answer, or whose update, was as it should be.
+        empty : bool
+            Whether no update was used.
+        """
+        self._after_empty = empty
+        if not self._after_empty:
+            self._rounds_left = {c: max(0, left - 1) for c, left in self._rounds_left.items()}
+        for phase, clients in tried.items():
+            for client in clients:
+                if client in succeeded["training"]:
+                    self._failures.pop(client, None)
+                elif client in succeeded[phase]:
+                    self._failures.get(client, {}).pop(phase, None)
+                else:
+                    self._note_failure(client, phase, round)
+                if not self._failures.get(client):
+                    for counts in (self._failures, self._rounds_left, self._failed_in):
+                        counts.pop(client, None)
+
+    def _note_failure(self, client: str, phase: str, round: int) -> None:
+        phases = self._failures.setdefault(client, {})
+        phases[phase] = phases.get(phase, 0) + 1
+        self._rounds_left[client] = min(2 ** (max(phases.values()) - 1), _LONGEST)
+        self._failed_in[client] = round
+
+    def state(self) -> dict[str, Any]:
+        """Return who failed how often, as JSON values."""
+        return {
+            "failures": {client: dict(phases) for client, phases in self._failures.items()},
+            "rounds-left": dict(self._rounds_left),
+            "failed-in": dict(self._failed_in),
+            "without-examples": list(self._without_examples),
+            "after-empty": self._after_empty,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up what `state` returned; an empty mapping is one in which nobody has failed."""
+        self._failures = {client: dict(p) for client, p in state.get("failures", {}).items()}
+        self._rounds_left = dict(state.get("rounds-left", {}))
+        self._failed_in = dict(state.get("failed-in", {}))
+        self._without_examples = list(state.get("without-examples", []))
+        self._after_empty = bool(state.get("after-empty", False))
