@@ -70,7 +70,9 @@ class PowerOfChoiceRule(SelectionRule):
     def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
         """Choose the highest losses; the first among equals."""
         if self.variant == "rpow-d":
-            drawn = set(self.candidates(state, now))
+            # In one order: the last bit of a sum depends on it.
+            candidates = self.candidates(state, now)
+            drawn = [client for client in now.available if client in candidates]
             known = [state["losses"][client] for client in drawn if client in state["losses"]]
             # A client that failed has had its turn, and is then one like the others.
             usual = sum(known) / len(known) if known else 0.0
