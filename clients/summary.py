@@ -1,7 +1,7 @@
 """The one line on the client: a mod that answers the pre-round for any ClientApp."""
 
 from collections.abc import Callable
-from logging import INFO
+from logging import ERROR, INFO
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -16,6 +16,7 @@ from pncs_flower.protocol import (
     MARKER,
     MAX_EXAMPLES,
     NUM_EXAMPLES,
+    PROBLEM,
     SUMMARIZE,
     SUMMARY,
     TICKET,
@@ -169,7 +170,13 @@ class SummaryMod:
         if isinstance(num_clients, int):
             answer["num-clients"] = num_clients
         if self._num_examples is not None:
-            answer[NUM_EXAMPLES] = int(self._num_examples(context))
+            try:
+                answer[NUM_EXAMPLES] = int(self._num_examples(context))
+            # An error reply would look like that of an app without the mod.
+            except Exception as error:
+                log(ERROR, "num_examples(context) failed.", exc_info=error)
+                problem = f"num_examples(context) raised {type(error).__name__}: {error}"
+                answer = ConfigRecord({PROBLEM: problem})
         return Message(RecordDict({MARKER: answer}), reply_to=message)
 
     def _gradient_values(self, message: Message, context: Context) -> Callable[[str], np.ndarray]:

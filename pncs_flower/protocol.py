@@ -4,7 +4,9 @@ A message of the library is an ordinary training message with one more config re
 ``"phase"`` says what it is for:
 
 ``introduce``
-    Who are you? The client answers with its key; its app is not called.
+    Who are you? The client answers with its key, or with its `PROBLEM`; its app is not called. So
+    any other answer, an error too, means that the mod is not there, or that another one in front of
+    it has failed on the message.
 ``summarize``
     Send a small summary of your gradient or of your local update (`SummaryRequest`).
 ``train``
@@ -27,6 +29,7 @@ __all__ = [
     "MARKER",
     "MAX_EXAMPLES",
     "NUM_EXAMPLES",
+    "PROBLEM",
     "SUMMARIZE",
     "SUMMARY",
     "TICKET",
@@ -58,6 +61,9 @@ LOSS = "loss"
 
 NUM_EXAMPLES = "num-examples"
 """Name of the number of examples, in summaries and in metrics."""
+
+PROBLEM = "problem"
+"""Entry of the marker with which a client says why it cannot introduce itself."""
 
 MAX_EXAMPLES = "pncs-max-examples"
 """Name of the entry in an evaluation's config that says how many examples are enough."""

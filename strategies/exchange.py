@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flwr.app import Array, ConfigRecord, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from pncs_flower.protocol import MARKER, Phase
@@ -24,6 +25,7 @@ __all__ = [
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _LONGEST_REASON = 400
+_OF_THE_APP = (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, ErrorCode.MOD_FAILED_PRECONDITION)
 
 
 @dataclass
@@ -38,11 +40,14 @@ class Replies:
         Why the others did not.
     bytes_up : int
         Bytes of all contents received.
+    by_app : set of int
+        Those among the failures that are the answer of the node's own app, or of a mod in it.
     """
 
     contents: dict[int, RecordDict] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
     bytes_up: int = 0
+    by_app: set[int] = field(default_factory=set)
 
 
 def marked(content: RecordDict, phase: Phase, values: Mapping[str, Any]) -> RecordDict:
@@ -152,6 +157,8 @@ def sort_replies(sent: Iterable[Message], received: Iterable[Message], missing: 
             by_server = message.metadata.src_node_id != node_id
             expired = by_server and "expired due to its TTL" in reason
             replies.failures[node_id] = missing if expired else reason
+            if message.error.code in _OF_THE_APP:
+                replies.by_app.add(node_id)
         else:
             replies.contents[node_id] = message.content
     for node_id in node_of.values():

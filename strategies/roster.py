@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
 
-from pncs_flower.protocol import INTRODUCE, MARKER, NUM_EXAMPLES, client_order
+from pncs_flower.protocol import INTRODUCE, MARKER, NUM_EXAMPLES, PROBLEM, client_order
 
 from .errors import SelectionError, TooFewClientsError
 from .exchange import content_bytes, exchange
@@ -19,9 +19,16 @@ __all__ = ["Roster"]
 
 _POLL = 0.2
 _RETRY = 10.0  # seconds until a node that failed is asked again, while clients are missing
+_AGAIN = 3.0  # ... while the apps of all nodes answer in place of the mod
 _LONGEST_REST = 16  # rounds
 _LONGEST_TEXT = 600
 _LONGEST_KEY = 200
+# What Flower says of an app whose functions all have names of their own.
+_NO_FUNCTION = "No train function registered"
+_NO_MOD = (
+    "its app answered in place of the mod: put summary_mod first among the app's mods, "
+    "ClientApp(mods=[summary_mod, ...]). The answer was"
+)
 
 
 class Roster:
@@ -65,12 +72,19 @@ class Roster:
         self.without_examples: set[str] = set()
         self.excluded: dict[str, str] = {}
         self._complete_once = False
+        self._message_type = MessageType.TRAIN
+        self._without_mod: set[int] = set()
         # Of nodes that failed to introduce themselves: how often, and the round to try again in.
         self._failed: dict[int, int] = {}
         self._next_try: dict[int, int] = {}
 
     def update(
-        self, grid: Grid, num_selected: int, record: RoundRecord, evaluating: int = 0
+        self,
+        grid: Grid,
+        num_selected: int,
+        record: RoundRecord,
+        evaluating: int = 0,
+        message_type: Callable[[list[int]], str] | None = None,
     ) -> dict[str, int]:
         """Wait for clients, meet the new ones, and return those that take part.
 
@@ -84,6 +98,10 @@ class Roster:
             Takes the clients, the introductions that failed, bytes and seconds.
         evaluating : int (default: 0)
             How many clients the base strategy evaluates on; they are waited for once, at the start.
+        message_type : callable, optional (default: None)
+            ``message_type(node_ids) -> str``: the type of the base strategy's training messages.
+            Asked, once, if no node has a train function without a name: only a message that some
+            function is there for reaches a mod.
 
         Returns
         -------
@@ -111,12 +129,24 @@ class Roster:
                 failed = self._introduce(grid, strangers, online, record)
                 failures = {n: why for n, why in failures.items() if n not in strangers} | failed
                 tried |= dict.fromkeys(strangers, time.monotonic())
-                self._note_failures(failed, record.round)
                 clients = self._present(online)
+            nobody = not self._complete_once and num_selected <= len(online & failures.keys())
+            nobody = nobody and online <= self._without_mod
+            if nobody and message_type and all(_NO_FUNCTION in failures.get(n, "") for n in online):
+                self._message_type = message_type(sorted(online)[:num_selected])
+                message_type = None
+                tried.clear()
+                continue
+            self._note_failures(
+                {node_id: failures[node_id] for node_id in strangers if node_id in failures},
+                record.round,
+            )
             wanted = self._wanted(num_selected, evaluating)
             waited = time.monotonic() - start
             if len(clients) >= wanted or self._all_here(online) or waited > self._wait_timeout:
                 break
+            if nobody and all(self._failed.get(node_id, 0) > 1 for node_id in online):
+                break  # no waiting puts the mod into the app
             if not told and waited > 1:
                 told = True
                 log(INFO, "Waiting for clients: %d of %d are here.", len(clients), wanted)
@@ -155,10 +185,11 @@ class Roster:
         that never answers would cost `wait_timeout` in each.
         """
         now = time.monotonic()
+        pause = _RETRY if self._complete_once or online - self._without_mod else _AGAIN
         return sorted(
             node_id
             for node_id in online - self._key_of_node.keys()
-            if now - tried.get(node_id, -math.inf) > _RETRY
+            if now - tried.get(node_id, -math.inf) > pause
             and (not enough or (node_id not in tried and self._next_try.get(node_id, 0) <= number))
         )
 
@@ -181,7 +212,7 @@ class Roster:
             Message(
                 RecordDict({MARKER: marker}),
                 node_id,
-                MessageType.TRAIN,
+                self._message_type,
                 ttl=self._wait_timeout,
             )
             for node_id in node_ids
@@ -189,9 +220,21 @@ class Roster:
         record.bytes_down["introduction"] += sum(content_bytes(m.content) for m in messages)
         replies = exchange(grid, messages, self._wait_timeout)
         record.bytes_up["introduction"] += replies.bytes_up
-        failures = dict(replies.failures)
+        self._without_mod -= set(node_ids)
+        failures = {
+            node_id: self._hint(reason) if node_id in replies.by_app else reason
+            for node_id, reason in replies.failures.items()
+        }
+        self._without_mod |= replies.by_app
         for node_id, content in sorted(replies.contents.items()):
             answer = content.config_records.get(MARKER, ConfigRecord())
+            if PROBLEM in answer:
+                failures[node_id] = str(answer[PROBLEM])[:_LONGEST_TEXT]
+                continue
+            if "key" not in answer:
+                failures[node_id] = f"{_NO_MOD} no error"
+                self._without_mod.add(node_id)
+                continue
             key = answer.get("key")
             num_clients = answer.get("num-clients", 0)
             if not isinstance(key, str) or not isinstance(num_clients, int):
@@ -222,6 +265,15 @@ class Roster:
             self._declared = max(self._declared, num_clients)
         return failures
 
+    def _hint(self, reason: str) -> str:
+        """Return what an app answered in place of the mod, with what to do about it."""
+        if _NO_FUNCTION in reason:
+            return (
+                f"its app has no function for messages of type {self._message_type!r}, which the "
+                f"base strategy sends: {reason}"
+            )
+        return f"{_NO_MOD}: {reason}"
+
     def _present(self, online: set[int]) -> dict[str, int]:
         present = {
             key: node_id
@@ -246,9 +298,8 @@ class Roster:
         if failures and not present:
             node_id, reason = next(iter(failures.items()))
             raise SelectionError(
-                f"none of the {len(failures)} clients could introduce itself; node {node_id} "
-                f"answered: {reason}. If that says nothing to you: is the mod in the clients' app, "
-                "ClientApp(mods=[summary_mod])?"
+                f"none of the {len(failures)} clients could introduce itself in {waited:.0f} s; "
+                f"of node {node_id}: {reason}"
             )
         unusable = "".join(f"; node {node_id}: {why}" for node_id, why in failures.items())
         raise TooFewClientsError(

@@ -7,7 +7,7 @@ from logging import INFO
 from pathlib import Path
 from typing import Any, TypeVar, Unpack, cast
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -22,6 +22,7 @@ from .checks import check_whole
 from .choosing import Choosing
 from .errors import EmptyRoundsError, SelectionError
 from .evaluation import Evaluation
+from .exchange import message_like
 from .flower_releases import check_arguments
 from .grid_view import GridView
 from .history import Records, RoundRecord
@@ -113,6 +114,7 @@ class SelectionStrategy(Strategy):
         self._resumption = None if folder is None else Resumption(Path(folder).expanduser(), base)
         # What one call leaves for the next, within a round.
         self._clients: dict[str, int] = {}
+        self._configured: list[Message] = []
         self._loop: Loop | None = None
         self._training: Training | None = None
         self._timeout: float | None = None
@@ -211,7 +213,13 @@ class SelectionStrategy(Strategy):
         model = Model(arrays, may_grow=joins_bytes(self.base))
         pre_round = self._asking.pre_round(arrays)
         evaluating = least_evaluating(self.base)
-        self._clients = self._roster.update(grid, self.rule.num_selected, record, evaluating)
+        self._clients = self._roster.update(
+            grid,
+            self.rule.num_selected,
+            record,
+            evaluating,
+            partial(self._message_type, server_round, arrays, config, grid),
+        )
         if len(self.history) == 1:  # later, clients may have left: see `configure_evaluate`
             check_evaluation(self.base, len(self._clients))
         elif len(self._clients) < evaluating:  # noted now, before the record is written
@@ -323,8 +331,27 @@ class SelectionStrategy(Strategy):
         Once in a round: a base strategy may decay a learning rate or charge a privacy budget when
         it is called, so it must not be called for the pre-round and again for training.
         """
-        view = GridView(grid, [self._clients[client] for client in clients])
+        node_ids = [self._clients[client] for client in clients]
+        if self._configured:  # before the clients were known, to know the type of its messages
+            template = same_for_all(self._configured, self.base)
+            self._configured = []
+            return [message_like(template, node_id, template.content) for node_id in node_ids]
+        view = GridView(grid, node_ids)
         return list(self.base.configure_train(server_round, arrays, config, view))
+
+    def _message_type(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+        node_ids: list[int],
+    ) -> str:
+        """Return the type of the base strategy's messages, which it makes for this round."""
+        view = GridView(grid, node_ids)
+        self._configured = list(self.base.configure_train(server_round, arrays, config, view))
+        types = {message.metadata.message_type for message in self._configured}
+        return min(types, default=MessageType.TRAIN)
 
     def _send(
         self,

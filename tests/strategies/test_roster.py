@@ -136,7 +136,7 @@ def test_only_eligible_clients_take_part():
 
 def test_app_without_the_mod_is_an_error_that_names_the_line():
     grid = InProcessGrid(numpy_app.make_app(), 2)
-    with pytest.raises(SelectionError, match=r"mods=\[summary_mod\]"):
+    with pytest.raises(SelectionError, match=r"mods=\[summary_mod, \.\.\.\]"):
         roster(wait_timeout=0.2).update(grid, 1, RoundRecord(1))
 
 
