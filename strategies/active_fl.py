@@ -109,7 +109,8 @@ class ActiveFL(SelectionStrategy):
         A client that never delivered an update has no valuation: it is drawn by the uniform part
         only, or chosen before all others.
     loss_key : str (default: "train-loss")
-        The metric with which clients report their mean loss along with the update.
+        The metric with which clients report their mean loss along with the update; ``train_loss``
+        is taken too.
     **options
         See `SelectionOptions`.
 

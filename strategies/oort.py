@@ -1,6 +1,7 @@
 """Oort: clients whose loss promises much, who are fast enough, or not yet known."""
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
@@ -69,12 +70,13 @@ class OortRule(SelectionRule):
         clipped = np.minimum(statistical, np.quantile(statistical, self.clip_quantile))
         result: dict[str, float] = {}
         for client, value in zip(known, clipped.tolist(), strict=True):
-            seconds = state["seconds"].get(client, 0.0)
-            if seconds > state["preferred"]:
-                value *= (state["preferred"] / seconds) ** self.penalty
             # At least 1: a client that is known was chosen in an earlier round.
             last = now.last_rounds[client]
-            result[client] = value + math.sqrt(0.1 * math.log(now.number) / last)
+            score = value + math.sqrt(0.1 * math.log(now.number) / last)
+            seconds = state["seconds"].get(client, 0.0)
+            if seconds > state["preferred"]:
+                score *= (state["preferred"] / seconds) ** self.penalty
+            result[client] = score
         return result
 
     def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
@@ -96,8 +98,9 @@ class OortRule(SelectionRule):
             return ()
         bar = _CUT_OFF * sorted(utilities.values(), reverse=True)[count - 1]
         admitted = {client: value for client, value in utilities.items() if value >= bar}
-        # Above 0, whatever the losses: the known are chosen from the second round on, ln R > 0.
-        weights = {client: math.log(value) for client, value in admitted.items()}
+        # Above 0 whatever the losses, for the known are chosen from the second round on, and then
+        # ln R > 0; but a client so slow that nothing is left of it must not stop the run.
+        weights = {c: math.log(max(value, sys.float_info.min)) for c, value in admitted.items()}
         return draw(weights, count, now.generator("exploit"))
 
     def observe(self, state: RuleState, now: Round, delivered: Mapping[str, Metrics]) -> RuleState:
@@ -125,12 +128,16 @@ class Oort(SelectionStrategy):
     r"""Select clients by Oort (Lai et al., OSDI 2021, section 4 and algorithm 1).
 
     The utility of a client that has taken part is the number of its examples times the root mean
-    square of their losses (clipped at a quantile over all clients), times (T / t_k)^penalty if it
-    took t_k > T seconds, plus sqrt(0.1 ln R / L_k) in round R, where L_k is the round in which it
-    was last chosen. (The bonus is added after the penalty, so slow clients keep it whole; there are
-    implementations that add it before.) A client that was chosen and failed has no utility but the
-    bonus. A share of the chosen is drawn from clients that were never chosen, the rest from those
-    whose utility is at least 0.95 of what would just suffice, with probability proportional to it.
+    square of their losses (clipped at a quantile over all clients), plus sqrt(0.1 ln R / L_k) in
+    round R, where L_k is the round in which it was last chosen, and all of it times
+    (T / t_k)^penalty if it took t_k > T seconds, in the order of the authors' code. A client that
+    was chosen and failed has no utility but the bonus. A share of the chosen is drawn from clients
+    that were never chosen, the rest from those whose utility is at least 0.95 of what would just
+    suffice, with probability proportional to it.
+
+    One departure: the authors draw clients that were never chosen by their size, and by their speed
+    where they know it beforehand; here they are drawn uniformly, since nothing tells the server how
+    fast a client is before it has trained.
 
     Parameters
     ----------
@@ -151,6 +158,7 @@ class Oort(SelectionStrategy):
     loss_key : str (default: "train-loss")
         The metric with which clients report the loss: the root mean square over their examples, if
         the app can give it. A mean loss, as the reference PyTorch client reports, is at most that.
+        ``train_loss`` is taken too.
     duration_key : str, optional (default: None)
         The metric with which clients report how many seconds they trained. The replies of a round
         arrive together, so the server cannot measure it. If None, speed plays no part: penalty,

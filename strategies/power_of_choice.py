@@ -117,7 +117,8 @@ class PowerOfChoice(SelectionStrategy):
         Examples in the mini-batch of ``"cpow-d"``. An app must read
         `pncs_flower.protocol.MAX_EXAMPLES` to heed it, as the reference PyTorch client does.
     loss_key : str (default: "train-loss")
-        The metric with which clients report their training loss, for ``"rpow-d"``.
+        The metric with which clients report their training loss, for ``"rpow-d"``; ``train_loss``
+        is taken too.
     **options
         See `SelectionOptions`.
 

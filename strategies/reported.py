@@ -33,7 +33,8 @@ def reported(
     delivered : mapping of str to mapping
         The metrics of each update that arrived.
     key : str
-        Name of the metric.
+        Name of the metric. One with ``_`` in place of ``-``, or the other way round, is taken too:
+        Flower's examples report ``train_loss``, while its own keys are like ``num-examples``.
     option : str
         The rule's option that names it, for the error.
     now : Round
@@ -48,7 +49,12 @@ def reported(
         updates arrived, or it is the third round. Clients without it are left out: one of another
         make must not end the run.
     """
-    found = {client: metrics[key] for client, metrics in delivered.items() if key in metrics}
+    spellings = (key, key.replace("-", "_"), key.replace("_", "-"))
+    found = {
+        client: next(metrics[name] for name in spellings if name in metrics)
+        for client, metrics in delivered.items()
+        if any(name in metrics for name in spellings)
+    }
     telling = len(delivered) > 1 or now.number >= _TELLING
     if delivered and not found and not known and telling:
         client, metrics = next(iter(delivered.items()))

@@ -34,10 +34,27 @@ def test_utility_against_the_formula() -> None:
     now = make_round(9, "0123", 2, last_rounds=last)
     expected = {
         "0": 10.0 + math.sqrt(0.1 * math.log(9) / 1),
-        "1": 20.0 * (5 / 10) ** 2 + math.sqrt(0.1 * math.log(9) / 3),
+        "1": (20.0 + math.sqrt(0.1 * math.log(9) / 3)) * (5 / 10) ** 2,
         "2": 20.0 + math.sqrt(0.1 * math.log(9) / 8),
     }
     assert rule.utilities(state, now) == pytest.approx(expected, rel=1e-14)
+
+
+def test_a_slow_client_does_not_keep_its_bonus_whole() -> None:
+    """By hand: (.2 + sqrt(.1 ln 50)) * .01 is .0083, and .3 + sqrt(.1 ln 50 / 25) is .425."""
+    rule = OortRule(1, explored_share=0.0, clip_quantile=1.0, duration_key="s")
+    state = state_with({"0": 0.2, "1": 0.3}, seconds={"0": 50.0, "1": 1.0})
+    now = make_round(50, "01", 1, last_rounds={"0": 1, "1": 25})
+    assert rule.utilities(state, now) == pytest.approx({"0": 0.0083, "1": 0.425}, abs=5e-4)
+    assert rule.utilities(state, now)["0"] == pytest.approx(0.0083, abs=5e-5)
+    assert rule.select(state, now, {}).clients == ("1",)
+
+
+def test_clients_so_slow_that_nothing_is_left_of_them_are_no_obstacle() -> None:
+    rule = OortRule(2, explored_share=0.0, duration_key="s")
+    state = state_with({"0": 1.0, "1": 2.0}, seconds={"0": 1e300, "1": math.inf})
+    now = make_round(5, "01", 2, last_rounds={"0": 1, "1": 2})
+    assert sorted(rule.select(state, now, {}).clients) == ["0", "1"]
 
 
 def test_speed_plays_no_part_without_a_metric_for_it() -> None:

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from rounds import make_round
 
 from pncs_flower.strategies import SelectionError
+from pncs_flower.strategies.active_fl import ActiveFLRule
+from pncs_flower.strategies.oort import OortRule
+from pncs_flower.strategies.power_of_choice import PowerOfChoiceRule
 from pncs_flower.strategies.reported import draw, reported, round_down, round_half_up, sizes
 
 
@@ -104,3 +107,29 @@ def test_no_delivery_is_no_error() -> None:
 )
 def test_rounding(number: float, nearest: int, below: int) -> None:
     assert (round_half_up(number), round_down(number)) == (nearest, below)
+
+
+@pytest.mark.parametrize("told", ["train_loss", "train-loss"])
+@pytest.mark.parametrize("asked", ["train_loss", "train-loss"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda key: ActiveFLRule(loss_key=key),
+        lambda key: OortRule(loss_key=key),
+        lambda key: PowerOfChoiceRule(2, 2, "rpow-d", loss_key=key),
+    ],
+    ids=["ActiveFL", "Oort", "rpow-d"],
+)
+def test_a_loss_in_kebab_or_snake_case_is_the_same_loss(make, asked, told) -> None:
+    rule = make(asked)
+    delivered = {client: {told: 0.5, "num-examples": 4.0} for client in "01"}
+    after = rule.observe(rule.initial_state(), make_round(1, "01", 2), delivered)
+    values = next(iter(after.values()))
+    assert values.keys() == {"0", "1"}
+
+
+def test_the_very_name_counts_where_there_are_both() -> None:
+    delivered = {"0": {"train_loss": 1.0, "train-loss": 2.0}}
+    now = make_round(1, "0", 1)
+    assert reported(delivered, "train-loss", "loss_key", now, known=False) == {"0": 2.0}
+    assert reported(delivered, "train_loss", "loss_key", now, known=False) == {"0": 1.0}
