@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ def pncs(
 ) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if name not in without}
     return subprocess.run(
-        [*PNCS, "--engine", "in-process", "--clients", "4", *arguments],
+        [*PNCS, "--engine", "in-process", *arguments],
         cwd=cwd,
         env={**env, **environment},
         capture_output=True,
@@ -49,6 +51,33 @@ def test_a_folder_with_spaces_and_umlauts_and_no_home(tmp_path: Path) -> None:
     assert [row["round"] for row in read_rounds(place / output)] == [1, 2, 3]
     summary = json.loads((place / output / "summary.json").read_text(encoding="utf-8"))
     assert summary["rounds"] == 3
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such signals")
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGINT"])
+def test_a_console_that_hangs_up_or_a_key_ends_a_run_that_can_go_on(
+    tmp_path: Path, name: str
+) -> None:
+    number = signal.Signals[name]
+    output = tmp_path / "run"
+    process = subprocess.Popen(
+        [*PNCS, "--engine", "in-process", "--rounds", "2000", "--output", str(output)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while not (output.exists() and list(output.glob("**/rounds.jsonl"))):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, errors
+    assert "Traceback" not in errors
+    done = len(read_rounds(output))
+    longer = pncs("--resume", str(output), "--rounds", str(done + 1), cwd=tmp_path)
+    assert longer.returncode == 0, longer.stderr
 
 
 @pytest.mark.parametrize("strategy", ["pncs", "power-of-choice"])
