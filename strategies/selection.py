@@ -26,6 +26,7 @@ from .exchange import message_like
 from .flower_releases import check_arguments
 from .grid_view import GridView
 from .history import Records, RoundRecord
+from .metrics import CommonMetrics
 from .model import Model
 from .options import CheckedOptions, SelectionOptions
 from .polling import polled
@@ -109,7 +110,8 @@ class SelectionStrategy(Strategy):
         )
         self._asking = Asking(rule, self._selector, self.options)
         self._choosing = Choosing(rule, self._selector, base, self.options)
-        self._evaluation = Evaluation(base)
+        self._common = CommonMetrics("training")
+        self._evaluation = Evaluation(base, self.options.max_weight)
         folder = self.options.checkpoint
         self._resumption = None if folder is None else Resumption(Path(folder).expanduser(), base)
         # What one call leaves for the next, within a round.
@@ -118,7 +120,6 @@ class SelectionStrategy(Strategy):
         self._loop: Loop | None = None
         self._training: Training | None = None
         self._timeout: float | None = None
-        self._layout: tuple[object, ...] = ()
 
     def start(
         self,
@@ -282,7 +283,6 @@ class SelectionStrategy(Strategy):
         received = training.complete(replies, record)
         start = time.monotonic()
         delivery = training.sort_out(received, record)
-        self._layout = checks.last_layout
         for client, reason in delivery.liars.items():
             self._roster.exclude(client, reason)
         sound = list(delivery.metrics)
@@ -364,7 +364,7 @@ class SelectionStrategy(Strategy):
     ) -> list[Message]:
         options = self.options
         checks = UpdateChecks.for_base(
-            self.base, model, options.max_weight, options.clip_norm, self._layout
+            self.base, model, self._common, options.max_weight, options.clip_norm
         )
         self._training = Training(messages, plan, checks, sketches, grid, self._timeout)
         return self._training.send(record)
@@ -401,8 +401,8 @@ class SelectionStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Have the base strategy aggregate the evaluation, sorted by client."""
-        own = self._evaluation.in_order(self._asking.sort_out(replies))
-        metrics = self.base.aggregate_evaluate(server_round + self._offset, own)
+        own = list(self._asking.sort_out(replies))
+        metrics = self._evaluation.aggregate(server_round + self._offset, own, self.history)
         if self._loop is not None:
             self._loop.note_evaluate_metrics(server_round, metrics)
         if self._resumption is not None:
@@ -435,14 +435,16 @@ class SelectionStrategy(Strategy):
         return {
             **self._selector.state(),
             "excluded": dict(self._roster.excluded),
-            "layout": self._layout,
+            "layout": self._common.layout,
+            "layout-evaluation": self._evaluation.common.layout,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take up what `state` returned, to go on in the round after."""
         self._selector.restore(state)
         self._roster.excluded = dict(state["excluded"])
-        self._layout = tuple(state["layout"])
+        self._common.layout = tuple(state["layout"])
+        self._evaluation.common.layout = tuple(state.get("layout-evaluation", ()))
 
     def restore_history(self, records: list[RoundRecord]) -> None:
         """Take up the records of rounds already done; the file then holds these and no others."""

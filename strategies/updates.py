@@ -1,6 +1,5 @@
 """Full updates: what is let through to the base strategy, and in which order."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from logging import INFO
@@ -14,10 +13,10 @@ from pncs_flower.layers import choose_layers
 from pncs_flower.protocol import SummaryRequest
 from pncs_flower.sketches import parse_sketch
 
-from .base import unwrap
 from .decoding import check_update, read_array
 from .exchange import shortened, sort_replies
 from .history import RoundRecord
+from .metrics import CommonMetrics, Required, numbers
 from .model import Model
 from .rule import Metrics, Summary
 from .trees import check_trees, joins_trees
@@ -59,23 +58,20 @@ class UpdateChecks:
     ----------
     model : Model
         The model that the clients were sent.
-    weighted_by : str or None
-        Name of the metric that the base strategy weighs updates by.
-    max_weight : float
-        The most that it may be.
+    required : Required
+        The metrics that the base strategy lives on.
+    common : CommonMetrics
+        Makes the replies alike in all others.
     clip_norm : float or None
         Updates (weights after minus weights before) are scaled down to this L2 norm.
-    last_layout : tuple
-        The names in the replies that were aggregated last; empty if there were none.
     trees : bool
         Whether the model is a tree ensemble that the base strategy joins.
     """
 
     model: Model
-    weighted_by: str | None
-    max_weight: float
+    required: Required
+    common: CommonMetrics
     clip_norm: float | None
-    last_layout: tuple[object, ...] = ()
     trees: bool = False
 
     @classmethod
@@ -83,14 +79,18 @@ class UpdateChecks:
         cls,
         base: Strategy,
         model: Model,
+        common: CommonMetrics,
         max_weight: float,
         clip_norm: float | None,
-        last_layout: tuple[object, ...],
     ) -> "UpdateChecks":
         """Return the checks for what a base strategy is going to aggregate."""
-        keys = (getattr(strategy, "weighted_by_key", None) for strategy in unwrap(base))
-        weighted_by = next((key for key in keys if isinstance(key, str)), None)
-        return cls(model, weighted_by, max_weight, clip_norm, last_layout, joins_trees(base))
+        required = Required.by(base, max_weight)
+        return cls(model, required, common, clip_norm, joins_trees(base))
+
+    @property
+    def weighted_by(self) -> str | None:
+        """Name of the metric that the base strategy weighs updates by."""
+        return self.required.weighted_by
 
     @property
     def weights(self) -> ArrayRecord:
@@ -138,10 +138,13 @@ class UpdateChecks:
                     delivery.liars[client] = str(error)
             else:
                 sound[client] = replies.contents[node_id]
-        self._reject_odd(sound, record)
+        for client, reason in self.required.odd_weights(sound).items():
+            _reject(client, reason, record)
+            del sound[client]
+        delivery.metrics.update({client: numbers(content) for client, content in sound.items()})
+        record.notes += self.common.unify(sound, self.weighted_by)
         for client, content in sound.items():
             record.delivered.append(client)
-            delivery.metrics[client] = _numbers(content)
             message_id = sent[client].metadata.message_id
             delivery.messages.append(
                 next(r for r in received if r.metadata.reply_to_message_id == message_id)
@@ -149,24 +152,6 @@ class UpdateChecks:
             if self.clip_norm is not None and self._clip(content, self.clip_norm):
                 record.notes.append(f"the update of client {client} was clipped")
         return delivery
-
-    def _reject_odd(self, sound: dict[str, RecordDict], record: RoundRecord) -> None:
-        """Reject replies with other names than most, as a base strategy refuses to mix them.
-
-        One odd client would end the run. Where there is no majority, the names that were aggregated
-        last count, and then those of the first client.
-        """
-        layouts = {client: _layout(content) for client, content in sound.items()}
-        counts = Counter(layouts.values())
-        usual = max(
-            counts, key=lambda layout: (counts[layout], layout == self.last_layout), default=()
-        )
-        for client, layout in layouts.items():
-            if layout != usual:
-                _reject(client, f"its reply holds {layout}, those of others {usual}", record)
-                del sound[client]
-        if sound:
-            self.last_layout = usual
 
     def _check(self, client: str, content: RecordDict, sketches: "SketchCheck | None") -> None:
         others = check_update(content, self.model)
@@ -178,18 +163,7 @@ class UpdateChecks:
             sketches.check(client, self.weights, content)
         if others:
             self._convert(content, others)
-        if self.weighted_by is None:
-            return
-        if len(content.metric_records) != 1:  # Flower's strategies refuse any other number
-            raise ValueError(f"{len(content.metric_records)} metric records in place of one")
-        weight = _numbers(content).get(self.weighted_by)
-        if weight is None:
-            raise ValueError(f"its metrics lack {self.weighted_by!r}, the weight of an update")
-        if not 0 < weight <= self.max_weight:
-            raise ValueError(
-                f"{self.weighted_by} is {weight:g}, but must be above 0 and at most "
-                f"{self.max_weight:g}"
-            )
+        self.required.check(content)
 
     def _convert(self, content: RecordDict, others: Mapping[str, np.ndarray]) -> None:
         """Give arrays of another precision that of the model, which would else take on theirs."""
@@ -286,27 +260,7 @@ def _double(array: Array) -> np.ndarray:
     return read_array(array).astype(np.float64)
 
 
-def _layout(content: RecordDict) -> tuple[object, ...]:
-    """Return the names in a reply, and how long its lists of metrics are."""
-    metrics = (
-        (record, name, len(value) if isinstance(value, list) else "number")
-        for record, entries in content.metric_records.items()
-        for name, value in entries.items()
-    )
-    return (*sorted(content.array_records), *sorted(metrics, key=str))
-
-
 def _reject(client: str, reason: str, record: RoundRecord) -> None:
     reason = shortened(reason)
     record.rejected[client] = f"training: {reason}"
     log(INFO, "Update of client %s is not used: %s", client, reason)
-
-
-def _numbers(content: RecordDict) -> Metrics:
-    """Return all single numbers among a reply's metrics."""
-    return {
-        name: float(value)
-        for metrics in content.metric_records.values()
-        for name, value in metrics.items()
-        if not isinstance(value, list)
-    }
