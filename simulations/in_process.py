@@ -36,6 +36,9 @@ class InProcessGrid(Grid):
     is kept only if its app returns. Messages are handled when they are pushed.
     """
 
+    simulated = True
+    """All nodes are there from the start; see `pncs_flower.strategies.polling`."""
+
     def __init__(
         self,
         client_app: ClientApp,

@@ -33,7 +33,7 @@ __all__ = ["build_strategy"]
 
 Make = Callable[..., SelectionStrategy]
 
-# Clients introduce themselves once Ray is up, which took over a minute on a busy machine.
+# From the first client's answer on: on a busy machine, some workers start long after others.
 _WAIT_TIMEOUT = 180.0
 
 

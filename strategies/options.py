@@ -29,7 +29,11 @@ class SelectionOptions(TypedDict, total=False):
         Wait for this many clients before the first round. If None, simulated clients (those with
         ``num-partitions`` in their node config) say how many there are.
     wait_timeout : float (default: 60.0)
-        Seconds to wait for clients to connect, and for a new one to introduce itself.
+        Seconds to wait for clients to connect and to introduce themselves. In the first round the
+        time starts with the first answer of a client, see ``start_timeout``.
+    start_timeout : float (default: 600.0)
+        Seconds to wait, where clients are connected, for the first answer of any: Ray's start and
+        the imports of the clients' app take as long as they take. At least ``wait_timeout``.
     summary_timeout : float (default: 600.0)
         Seconds to wait for the summaries; the rule then chooses among those that arrived.
     max_summary_bytes : int, optional (default: None)
@@ -71,6 +75,7 @@ class SelectionOptions(TypedDict, total=False):
     eligible: Callable[[str], bool] | None
     min_clients: int | None
     wait_timeout: float
+    start_timeout: float
     summary_timeout: float
     max_summary_bytes: int | None
     history_path: str | Path | None
@@ -94,6 +99,7 @@ class CheckedOptions:
     eligible: Callable[[str], bool] | None = None
     min_clients: int | None = None
     wait_timeout: float = 60.0
+    start_timeout: float = 600.0
     summary_timeout: float = 600.0
     max_summary_bytes: int | None = None
     history_path: str | Path | None = None
@@ -143,6 +149,7 @@ class CheckedOptions:
             check_whole(least=1, max_summary_bytes=self.max_summary_bytes)
         check_numbers(
             wait_timeout=self.wait_timeout,
+            start_timeout=self.start_timeout,
             summary_timeout=self.summary_timeout,
             max_weight=self.max_weight,
         )
@@ -156,7 +163,7 @@ class CheckedOptions:
             raise ValueError(
                 f"min_clients is {self.min_clients}, but each round selects {num_selected}"
             )
-        for name in ("wait_timeout", "summary_timeout"):
+        for name in ("wait_timeout", "start_timeout", "summary_timeout"):
             seconds = getattr(self, name)
             if not 0 < seconds < float("inf"):
                 raise ValueError(f"{name} is {seconds}, but must be a number of seconds above 0")

@@ -17,7 +17,7 @@ from .errors import DeadWorkerError
 from .exchange import plain_reason
 from .grid_view import GridWrapper
 
-__all__ = ["PollingGrid", "polled"]
+__all__ = ["OpenMessages", "PollingGrid", "is_simulated", "polled"]
 
 _MOST = 3.0
 _SHARE = 0.05
@@ -45,6 +45,11 @@ def polled(grid: Grid) -> Grid:
     return grid
 
 
+def is_simulated(grid: Grid) -> bool:
+    """Tell whether a grid is that of a simulation: all its nodes are there from the start."""
+    return bool(getattr(grid, "simulated", False))
+
+
 class PollingGrid(GridWrapper):
     """A grid that looks for replies often at first, and less often while there are none.
 
@@ -70,41 +75,28 @@ class PollingGrid(GridWrapper):
     def __init__(self, grid: Grid, least_pause: float = 0.2, simulated: bool = False) -> None:
         super().__init__(grid)
         self._least_pause = least_pause
-        self._simulated = simulated
+        self.simulated = simulated
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Push messages, and pull their replies until all are there or the time is up."""
-        ahead = list(messages)
-        nodes = {message.metadata.dst_node_id for message in ahead}
-        many = self._simulated and len(nodes) * len(ahead) > _MANY
-        window = _WINDOW if many else len(ahead)
-        waiting: dict[str, int] = {}  # node of each open message
+        start = time.monotonic()
+        under_way = self.open_messages(messages)
         replies: list[Message] = []
-        start = last = grown = time.monotonic()
         while True:
-            if len(waiting) < window:
-                ahead = self._push(ahead, waiting, window, one_each=many)
-            found = list(self.pull_messages(waiting)) if waiting else []
-            for reply in found:
-                replies.append(reply)
-                waiting.pop(reply.metadata.reply_to_message_id, None)
-            now = time.monotonic()
-            left = float("inf") if timeout is None else timeout - (now - start)
-            if not (waiting or ahead):
+            replies += under_way.look()
+            if not under_way:
                 return replies
+            left = float("inf") if timeout is None else timeout - (time.monotonic() - start)
             if left <= 0:
-                # They have expired, but every message is to have an id.
-                self.push_messages(ahead)
+                under_way.give_up()
                 return replies
-            if found:
-                last = grown = now
-            elif now - grown > _IDLE:
-                window, grown = 2 * window, now
-            least = self._least_pause + _PER_MESSAGE * len(waiting)
-            pause = max(least, _SHARE * (now - last))
-            time.sleep(min(pause, _MOST, left))
+            time.sleep(min(under_way.pause(), left))
+
+    def open_messages(self, messages: Iterable[Message]) -> "OpenMessages":
+        """Return messages whose replies are looked for by whoever asked for them."""
+        return OpenMessages(self, messages, self._least_pause, windowed=self.simulated)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Pull messages from the real grid; see `check_workers`."""
@@ -124,7 +116,7 @@ class PollingGrid(GridWrapper):
         DeadWorkerError
             Says what Ray says.
         """
-        if not self._simulated:
+        if not self.simulated:
             return
         for reply in replies:
             if not reply.has_error() or reply.error.code != ErrorCode.UNKNOWN:
@@ -138,23 +130,84 @@ class PollingGrid(GridWrapper):
                     f"{plain_reason(reply.error.reason)}"
                 )
 
-    def _push(
-        self, messages: list[Message], waiting: dict[str, int], window: int, one_each: bool
-    ) -> list[Message]:
-        """Push as many as the window has room for, and return the rest."""
+
+class OpenMessages:
+    """Messages whose replies are looked for; true while there are any.
+
+    Parameters
+    ----------
+    grid : Grid
+        The grid.
+    messages : iterable of Message
+        The messages.
+    least_pause : float
+        Seconds between two looks, at least.
+    windowed : bool
+        Whether few of many messages are open at a time.
+    """
+
+    def __init__(
+        self, grid: Grid, messages: Iterable[Message], least_pause: float, windowed: bool
+    ) -> None:
+        self._grid = grid
+        self._least_pause = least_pause
+        self._windowed = windowed
+        self._ahead: list[Message] = []
+        self._waiting: dict[str, int] = {}  # node of each open message
+        self._last = self._grown = time.monotonic()
+        self.add(messages)
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting or self._ahead)
+
+    def add(self, messages: Iterable[Message]) -> None:
+        """Have more messages pushed at the next look."""
+        self._ahead += messages
+        nodes = {message.metadata.dst_node_id for message in self._ahead}.union(
+            self._waiting.values()
+        )
+        number = len(self._ahead) + len(self._waiting)
+        self._many = self._windowed and len(nodes) * number > _MANY
+        self._window = _WINDOW if self._many else number
+
+    def look(self) -> list[Message]:
+        """Push what there is room for, and return the replies that are there."""
+        if self._ahead and len(self._waiting) < self._window:
+            self._push()
+        found = list(self._grid.pull_messages(list(self._waiting))) if self._waiting else []
+        for reply in found:
+            self._waiting.pop(reply.metadata.reply_to_message_id, None)
+        now = time.monotonic()
+        if found:
+            self._last = self._grown = now
+        elif now - self._grown > _IDLE:
+            self._window, self._grown = 2 * self._window, now
+        return found
+
+    def pause(self) -> float:
+        """Return the seconds until the next look."""
+        least = self._least_pause + _PER_MESSAGE * len(self._waiting)
+        return min(max(least, _SHARE * (time.monotonic() - self._last)), _MOST)
+
+    def give_up(self) -> None:
+        """Wait no more. Those ahead have expired, but every message is to have an id."""
+        self._grid.push_messages(self._ahead)
+
+    def _push(self) -> None:
+        """Push as many as the window has room for."""
         chosen: list[Message] = []
         rest: list[Message] = []
-        busy = set(waiting.values())
-        for message in messages:
+        busy = set(self._waiting.values())
+        for message in self._ahead:
             node_id = message.metadata.dst_node_id
-            room = len(waiting) + len(chosen) < window
-            if not room or (one_each and node_id in busy):
+            room = len(self._waiting) + len(chosen) < self._window
+            if not room or (self._many and node_id in busy):
                 rest.append(message)
                 continue
             chosen.append(message)
             busy.add(node_id)
-        for message, message_id in zip(chosen, self.push_messages(chosen), strict=True):
+        for message, message_id in zip(chosen, self._grid.push_messages(chosen), strict=True):
             # A message that is not accepted has no id, and there is nothing to wait for.
             if message_id:
-                waiting[message_id] = message.metadata.dst_node_id
-        return rest
+                self._waiting[message_id] = message.metadata.dst_node_id
+        self._ahead = rest

@@ -106,7 +106,11 @@ class SelectionStrategy(Strategy):
         self.history = self._records.all
         self._selector = Selector(rule, self.options.queue_length, self.options.seed)
         self._roster = Roster(
-            self.options.min_clients, self.options.wait_timeout, self.options.eligible
+            self.options.min_clients,
+            self.options.wait_timeout,
+            self.options.eligible,
+            self.options.start_timeout,
+            self.options.max_weight,
         )
         self._asking = Asking(rule, self._selector, self.options)
         self._choosing = Choosing(rule, self._selector, base, self.options)

@@ -162,20 +162,20 @@ class Watching(InProcessGrid):
 
     def send_and_receive(self, messages, *, timeout=None):
         messages = list(messages)
-        self.lives = {*getattr(self, "lives", ()), *(m.metadata.ttl for m in messages)}
+        self.lives = {*getattr(self, "lives", ()), *(round(m.metadata.ttl) for m in messages)}
         return super().send_and_receive(messages, timeout=timeout)
 
 
 @pytest.mark.parametrize("kind", [PNCS, RoundRobin])
 def test_messages_expire_with_the_timeout(kind):
-    strategy = kind(FedAvg(), seed=1, wait_timeout=40, summary_timeout=40)
+    strategy = kind(FedAvg(), seed=1, wait_timeout=40, start_timeout=40, summary_timeout=40)
     grid = Watching(numpy_app.make_app(summary_mod), 4)
     strategy.start(grid, numpy_app.initial_arrays(), num_rounds=2, timeout=50)
     assert grid.lives == {40, 50}
 
 
 def test_timeout_of_a_wrappers_loop_is_not_cut_short():
-    inner = RoundRobin(FedAvg(), seed=1, wait_timeout=40)
+    inner = RoundRobin(FedAvg(), seed=1, wait_timeout=40, start_timeout=40)
     outer = DifferentialPrivacyServerSideFixedClipping(inner, 0.1, 1.0, num_sampled_clients=2)
     grid = Watching(numpy_app.make_app(summary_mod), 4)
     outer.start(grid, numpy_app.initial_arrays(), num_rounds=1, timeout=5000)

@@ -154,6 +154,7 @@ def test_one_broken_client_is_named_and_the_others_take_part():
 
 def unnamed(grid: InProcessGrid) -> InProcessGrid:
     """Let nobody say how many clients there are, as in a deployment."""
+    grid.simulated = False
     for index in range(len(grid.contexts)):
         rename(grid, index, name=f"site-{index}")
     return grid

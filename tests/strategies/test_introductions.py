@@ -1,0 +1,282 @@
+"""Clients that start slowly, that lack the mod, and what nodes may say of themselves."""
+
+import time
+
+import pytest
+from apps import numpy_app
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+
+from pncs_flower.clients import summary_mod
+from pncs_flower.protocol import INTRODUCE, MARKER
+from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.strategies import PNCS, GradientMemory, SelectionError, TooFewClientsError
+from pncs_flower.strategies.history import RoundRecord
+from pncs_flower.strategies.polling import PollingGrid
+from pncs_flower.strategies.roster import Roster
+
+NEVER = 1e9
+FIRST = r"ClientApp\(mods=\[summary_mod, \.\.\.\]\)"
+
+
+class Deployed(InProcessGrid):
+    """Nodes that answer after a while, and of which nobody knows how many there will be.
+
+    `delays` are the seconds that each takes to answer, `connected` those after which it connects.
+    """
+
+    simulated = False
+
+    def __init__(self, app, delays, connected=()):
+        super().__init__(app, len(delays))
+        self._start = time.monotonic()
+        self._delays = dict(zip(self.contexts, delays, strict=True))
+        self._connected = dict(zip(self.contexts, connected, strict=False))
+        self._due = {}
+        for number, context in enumerate(self.contexts.values()):
+            context.node_config.clear()
+            context.node_config["name"] = f"site-{number}"
+
+    def get_node_ids(self):
+        past = time.monotonic() - self._start
+        return [node for node in self.contexts if self._connected.get(node, 0.0) <= past]
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        now = time.monotonic()
+        ids = list(super().push_messages(messages))
+        self._due |= {
+            i: now + self._delays[m.metadata.dst_node_id]
+            for i, m in zip(ids, messages, strict=True)
+        }
+        return ids
+
+    def pull_messages(self, message_ids):
+        now = time.monotonic()
+        return super().pull_messages([i for i in message_ids if self._due[i] <= now])
+
+
+def on_flowers_grid(*delays, app=None, connected=()):
+    """Return nodes as on Flower's own grid, where replies are looked for one by one."""
+    return PollingGrid(
+        Deployed(app or numpy_app.make_app(summary_mod), delays, connected), least_pause=0.02
+    )
+
+
+def timed(who, grid, num_selected=2, **arguments):
+    start = time.monotonic()
+    record = RoundRecord(1)
+    try:
+        return list(who.update(grid, num_selected, record, **arguments)), record
+    finally:
+        record.seconds["test"] = time.monotonic() - start
+
+
+# --- clients that start slowly -----------------------------------------------------------------
+
+
+def test_time_to_wait_begins_with_the_first_answer():
+    """The imports of a client app may take longer than any wait for a client that is missing."""
+    clients, record = timed(Roster(None, 0.4, None), on_flowers_grid(1.2, 1.3, 1.4))
+    assert clients == ["site-0", "site-1", "site-2"]
+    assert record.seconds["waiting"] >= 1.2
+    assert not record.notes
+
+
+def test_waiting_for_the_others_ends_a_while_after_the_first_answer():
+    clients, record = timed(Roster(None, 0.5, None), on_flowers_grid(0.3, 0.3, NEVER))
+    assert clients == ["site-0", "site-1"]
+    assert 0.8 <= record.seconds["test"] < 2.5
+    ((node, reason),) = record.rejected.items()
+    assert node == "node 1002"
+    assert "introduction: no answer within" in reason
+
+
+def test_clients_of_which_none_ever_answers_are_starting_and_not_without_the_mod():
+    who = Roster(None, 0.2, None, start_timeout=0.6)
+    start = time.monotonic()
+    with pytest.raises(SelectionError, match="still starting") as caught:
+        timed(who, on_flowers_grid(NEVER, NEVER))
+    assert 0.6 <= time.monotonic() - start < 3
+    assert "summary_mod" not in str(caught.value)
+    assert "start_timeout" in str(caught.value)
+
+
+def test_without_any_node_there_is_no_start_to_wait_for():
+    start = time.monotonic()
+    with pytest.raises(TooFewClientsError, match="0 clients take part"):
+        timed(Roster(None, 0.2, None, start_timeout=60.0), on_flowers_grid())
+    assert time.monotonic() - start < 3
+
+
+def test_a_node_met_just_before_the_end_does_not_make_the_wait_longer():
+    who = Roster(None, 1.0, None)
+    start = time.monotonic()
+    with pytest.raises(TooFewClientsError, match="1 clients take part"):
+        timed(who, on_flowers_grid(0.0, NEVER, connected=(0.0, 0.8)))
+    assert 1.0 <= time.monotonic() - start < 1.7
+
+
+def test_the_log_says_who_is_still_starting(caplog):
+    caplog.set_level("INFO", logger="flwr")
+    timed(Roster(None, 3.0, None), on_flowers_grid(0.0, 1.5, 1.6), num_selected=3)
+    assert "1 of 3 are here; 2 are connected and still starting: no answer yet" in caplog.text
+
+
+# --- apps without the mod -----------------------------------------------------------------------
+
+
+def answering_app():
+    """An app that answers whatever it is asked."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        metrics = MetricRecord({"num-examples": 1})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    return app
+
+
+@pytest.mark.parametrize("app", [numpy_app.make_app(), answering_app()])
+def test_a_forgotten_mod_is_known_at_once_in_a_simulation(app):
+    start = time.monotonic()
+    strategy = PNCS(FedAvg())
+    with pytest.raises(SelectionError, match=FIRST):
+        strategy.start(InProcessGrid(app, 4), numpy_app.initial_arrays(), num_rounds=1)
+    assert time.monotonic() - start < 6
+
+
+def test_a_forgotten_mod_is_known_at_once_in_a_deployment():
+    """The app is the same on all nodes; an answer without the marker leaves no doubt."""
+    start = time.monotonic()
+    with pytest.raises(SelectionError, match=FIRST):
+        timed(Roster(None, 60.0, None), on_flowers_grid(0.1, 0.2, app=answering_app()))
+    assert time.monotonic() - start < 6
+
+
+@pytest.mark.parametrize("app", [numpy_app.make_app(), answering_app()])
+def test_a_forgotten_mod_is_told_while_others_are_still_starting(app, caplog):
+    told = []
+
+    class Listening(Roster):
+        def _deadline(self, start, anybody):  # at each look
+            told.append("ClientApp(mods=[summary_mod, ...])" in caplog.text)
+            return super()._deadline(start, anybody)
+
+    who = Listening(None, 1.5, None)
+    with pytest.raises(SelectionError, match=f"and 1 of them have not answered yet.*{FIRST}"):
+        timed(who, on_flowers_grid(0.1, NEVER, app=app))
+    assert not told[0]
+    assert sum(told) > len(told) / 2
+    assert len([r for r in caplog.records if "ClientApp(mods=" in r.getMessage()]) == 1
+
+
+# --- what nodes say of themselves -----------------------------------------------------------------
+
+
+def claiming(claims):
+    """A mod that answers for some clients; `claims` are the entries of each one's answer."""
+
+    def mod(message, context, call_next):
+        marker = message.content.config_records.get(MARKER, {})
+        name = context.node_config.get("name")
+        if marker.get("phase") != INTRODUCE or name not in claims:
+            return call_next(message, context)
+        answer = ConfigRecord({"key": name, **claims[name]})
+        return Message(RecordDict({MARKER: answer}), reply_to=message)
+
+    return mod
+
+
+def deployed(claims, clients=4):
+    return Deployed(numpy_app.make_app(claiming(claims), summary_mod), [0.0] * clients)
+
+
+SILLY = [True, -3, 0, 2.5, "many", [7], b"\x07", 10**9, 2**62]
+
+
+@pytest.mark.parametrize("number", [*SILLY, 1, 3, 1000])
+def test_one_node_that_says_how_many_there_are_does_not_block_the_start(number):
+    grid = deployed({"site-0": {"num-clients": number}})
+    clients, record = timed(Roster(None, 60.0, None), grid)
+    assert len(clients) == 4
+    assert record.seconds["test"] < 3
+
+
+def test_one_node_that_says_it_is_alone_does_not_end_the_wait_for_others():
+    claims = claiming({"site-0": {"num-clients": 1}})
+    grid = on_flowers_grid(
+        0.0, 0.0, app=numpy_app.make_app(claims, summary_mod), connected=(0.0, 0.5)
+    )
+    assert timed(Roster(None, 10.0, None), grid)[0] == ["site-0", "site-1"]
+
+
+def test_what_most_nodes_say_of_their_number_is_waited_for():
+    claims = {f"site-{n}": {"num-clients": 4} for n in range(4)}
+    grid = on_flowers_grid(
+        *[0.0] * 4,
+        app=numpy_app.make_app(claiming(claims), summary_mod),
+        connected=(0.0, 0.0, 0.4, 0.4),
+    )
+    assert len(timed(Roster(None, 10.0, None), grid)[0]) == 4
+
+
+@pytest.mark.parametrize("number", [*SILLY, 10**9 + 1])
+def test_a_number_of_examples_that_cannot_be_is_taken_for_none(number):
+    who = Roster(None, 5.0, None, max_weight=1e8)
+    clients, _ = timed(who, deployed({"site-0": {"num-examples": number}}))
+    assert len(clients) == 4
+    assert who.num_examples == {}
+
+
+def test_a_number_of_examples_is_at_most_max_weight():
+    claims = {"site-0": {"num-examples": 50}, "site-1": {"num-examples": 51}}
+    strategy = GradientMemory(FedAvg(fraction_evaluate=0.0), num_selected=2, max_weight=50.0)
+    app = numpy_app.make_app(claiming(claims), summary_mod)
+    assert strategy._roster.update(Deployed(app, [0.0] * 3), 2, RoundRecord(1))
+    assert strategy._roster.num_examples == {"site-0": 50}
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["", "x" * 201, "9" * 5000, "a\nb", "\x1b[31m", "\0", "\ud800", 7, True, 1.5, b"a", ["a"]],
+)
+def test_a_key_that_cannot_be_used_costs_its_node_alone(key):
+    clients, record = timed(Roster(None, 0.2, None), deployed({"site-0": {"key": key}}))
+    assert clients == ["site-1", "site-2", "site-3"]
+    assert record.rejected["node 1000"].startswith("introduction: ")
+
+
+JOINED = "\N{ARABIC LETTER MEEM}\N{ZERO WIDTH NON-JOINER}\N{ARABIC LETTER ALEF}"
+
+
+@pytest.mark.parametrize("key", [JOINED, "医院", "Klinik Süd", "x" * 200, "\U0001f3e5", "007"])
+def test_names_in_any_script_are_keys(key):
+    clients, _ = timed(Roster(None, 0.2, None), deployed({"site-0": {"key": key}}))
+    assert key in clients
+
+
+# --- eligible --------------------------------------------------------------------------------
+
+
+def test_clients_that_are_not_eligible_are_here_and_not_missing():
+    grid = deployed({f"site-{n}": {"num-clients": 4} for n in range(4)})
+    who = Roster(None, 30.0, lambda key: key in {"site-1", "site-2"})
+    clients, record = timed(who, grid)
+    assert clients == ["site-1", "site-2"]
+    assert not record.notes
+    assert record.seconds["test"] < 3
+    who = Roster(4, 30.0, lambda key: key in {"site-1", "site-2"})
+    clients, record = timed(who, deployed({}))
+    assert not record.notes
+    assert record.seconds["test"] < 3
+
+
+def test_an_eligible_that_takes_nobody_is_what_the_error_speaks_of():
+    who = Roster(None, 0.3, lambda key: key in {0, 1, 2})
+    with pytest.raises(TooFewClientsError, match=r"4 are here, but eligible refuses '0'") as caught:
+        who.update(InProcessGrid(numpy_app.make_app(summary_mod), 4), 2, RoundRecord(1))
+    assert "keys are text" in str(caught.value)
+    assert "Start more clients" not in str(caught.value)
