@@ -7,7 +7,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Strategy
 
-from .base import unwrap
+from .base import named_base, unwrap
 from .model import Model
 
 __all__ = ["aggregate"]
@@ -54,7 +54,8 @@ def aggregate(
         for name in _MEMORY
         if name in getattr(strategy, "__dict__", {})
     ]
-    arrays, metrics = base.aggregate_train(number, messages)
+    with named_base("aggregate_train", base, number):
+        arrays, metrics = base.aggregate_train(number, messages)
     problem = None
     if arrays is not None:
         arrays = model.like(arrays)

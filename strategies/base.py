@@ -1,13 +1,14 @@
 """What a base strategy must be like to be given a few chosen clients."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from logging import WARNING
 
 from flwr.app import Message, RecordDict
 from flwr.common import log
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from .errors import SelectionError, TooFewClientsError
+from .errors import SelectionError, TooFewClientsError, named
 
 __all__ = [
     "check_base",
@@ -15,6 +16,7 @@ __all__ = [
     "check_limits",
     "joins_bytes",
     "least_evaluating",
+    "named_base",
     "same_for_all",
     "unwrap",
 ]
@@ -159,3 +161,8 @@ def same_for_all(messages: list[Message], base: Strategy) -> Message:
 
 def _differ(one: RecordDict, other: RecordDict) -> bool:
     return one is not other and one != other
+
+
+def named_base(function: str, base: Strategy, number: int) -> AbstractContextManager[None]:
+    """Have an error in a base strategy's function tell whose it is, and in which round."""
+    return named(function, f"the base strategy {type(base).__name__}", number)

@@ -1,11 +1,18 @@
 """The errors that end a run, each with what to do about it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging import ERROR
+
+from flwr.common import log
+
 __all__ = [
     "DeadWorkerError",
     "EmptyRoundsError",
     "NoSummariesError",
     "SelectionError",
     "TooFewClientsError",
+    "named",
 ]
 
 
@@ -27,3 +34,35 @@ class EmptyRoundsError(SelectionError):
 
 class DeadWorkerError(SelectionError):
     """A worker process of the simulation has died; Flower goes on handing it work."""
+
+
+@contextmanager
+def named(function: str, whose: str, number: int) -> Iterator[None]:
+    """Have an error in somebody else's code tell whose it is, and in which round it was.
+
+    Errors of the library and of Flower tell what they are about, and pass. Any other is logged with
+    its traceback, which a server may not print of an error that ends a run.
+
+    Parameters
+    ----------
+    function : str
+        What was called.
+    whose : str
+        Such as ``"the rule MyRule(...)"``.
+    number : int
+        The round.
+
+    Raises
+    ------
+    SelectionError
+        From the error.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, SelectionError) or type(error).__module__.partition(".")[0] == "flwr":
+            raise
+        text = f"{function} of {whose} raised {type(error).__name__} in round {number}: {error}"
+        log(ERROR, "%s", text, exc_info=error)
+        # contextlib takes an error whose cause is a StopIteration for that StopIteration.
+        raise SelectionError(text) from (None if isinstance(error, StopIteration) else error)

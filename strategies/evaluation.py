@@ -8,7 +8,7 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from .base import least_evaluating
+from .base import least_evaluating, named_base
 from .exchange import expire, plain_reason, shortened
 from .grid_view import GridView
 from .history import RoundRecord
@@ -77,7 +77,8 @@ class Evaluation:
         self._clients = {node_id: client for client, node_id in clients.items()}
         if len(clients) >= least_evaluating(self._base):
             view = GridView(grid, clients.values())
-            self._sent = list(self._base.configure_evaluate(number, arrays, config, view))
+            with named_base("configure_evaluate", self._base, number):
+                self._sent = list(self._base.configure_evaluate(number, arrays, config, view))
         if timeout is not None:  # else a wrapper's loop knows it
             expire(self._sent, timeout)
         return self._sent
@@ -129,7 +130,8 @@ class Evaluation:
             history[-1].notes += notes
         if reasons and not usable:
             return None
-        return self._base.aggregate_evaluate(number, usable)
+        with named_base("aggregate_evaluate", self._base, number):
+            return self._base.aggregate_evaluate(number, usable)
 
     def _in_order(self, replies: Iterable[Message]) -> dict[str, Message]:
         """Return the first reply of each client to these messages, in the order of clients."""

@@ -16,7 +16,15 @@ from pncs_flower.protocol import TICKET
 
 from .aggregation import aggregate
 from .asking import Asking
-from .base import check_base, check_evaluation, joins_bytes, least_evaluating, same_for_all, unwrap
+from .base import (
+    check_base,
+    check_evaluation,
+    joins_bytes,
+    least_evaluating,
+    named_base,
+    same_for_all,
+    unwrap,
+)
 from .by_layer import share_layers
 from .checks import check_whole
 from .choosing import Choosing
@@ -341,7 +349,8 @@ class SelectionStrategy(Strategy):
             self._configured = []
             return [message_like(template, node_id, template.content) for node_id in node_ids]
         view = GridView(grid, node_ids)
-        return list(self.base.configure_train(server_round, arrays, config, view))
+        with named_base("configure_train", self.base, server_round):
+            return list(self.base.configure_train(server_round, arrays, config, view))
 
     def _message_type(
         self,
@@ -353,7 +362,8 @@ class SelectionStrategy(Strategy):
     ) -> str:
         """Return the type of the base strategy's messages, which it makes for this round."""
         view = GridView(grid, node_ids)
-        self._configured = list(self.base.configure_train(server_round, arrays, config, view))
+        with named_base("configure_train", self.base, server_round):
+            self._configured = list(self.base.configure_train(server_round, arrays, config, view))
         types = {message.metadata.message_type for message in self._configured}
         return min(types, default=MessageType.TRAIN)
 

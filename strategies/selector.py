@@ -1,8 +1,8 @@
 """Carries a rule from round to round: the queue in front of it, and the state behind it."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -11,7 +11,7 @@ from pncs_flower.protocol import NUM_EXAMPLES, client_order
 from pncs_flower.queue import AgeOfUpdateQueue
 
 from .backoff import Backoff
-from .errors import SelectionError
+from .errors import named
 from .history import RoundRecord
 from .rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 
@@ -284,17 +284,5 @@ class Selector:
             )
         return state
 
-    @contextmanager
-    def _named(self, function: str, now: Round) -> Iterator[None]:
-        """Have an error in a rule tell which rule it was, and in which round."""
-        try:
-            yield
-        except (SelectionError, ValueError):
-            raise  # says so itself
-        except Exception as error:
-            # contextlib takes an error whose cause is a StopIteration for that StopIteration.
-            cause = None if isinstance(error, StopIteration) else error
-            raise SelectionError(
-                f"{function} of the rule {self._rule} raised {type(error).__name__} in round "
-                f"{now.number}: {error}"
-            ) from cause
+    def _named(self, function: str, now: Round) -> AbstractContextManager[None]:
+        return named(function, f"the rule {self._rule}", now.number)

@@ -7,12 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 from apps import numpy_app
+from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.clients import summary_mod
 from pncs_flower.protocol import SummaryRequest
 from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.strategies import Choice, SelectionError, SelectionRule, SelectionStrategy
+from pncs_flower.strategies import (
+    Choice,
+    EmptyRoundsError,
+    SelectionError,
+    SelectionRule,
+    SelectionStrategy,
+)
 
 ASK = SummaryRequest("update", "layers")
 
@@ -72,8 +79,23 @@ FAULTS = {
     "request is text": (Plain("update"), TypeError, "request of the rule .* want a SummaryRequest"),
     "writes to summaries": (
         Plain(ASK, select=lambda now, summaries: summaries["0"]["head"].fill(0)),
-        ValueError,
-        "read-only",
+        SelectionError,
+        r"select of the rule Plain\(.*raised ValueError in round 1: .*read-only",
+    ),
+    "NumPy raises in select": (
+        Plain(ASK, select=lambda now, summaries: np.zeros(3) + np.zeros(2)),
+        SelectionError,
+        r"select of the rule Plain\(.*raised ValueError in round 1: operands could not be",
+    ),
+    "NumPy raises in candidates": (
+        Plain(ASK, candidates=lambda now: np.stack([])),
+        SelectionError,
+        r"candidates of the rule Plain\(.*raised ValueError in round 1: need at least one array",
+    ),
+    "NumPy raises in observe": (
+        Plain(observe=lambda now: np.zeros((2, 2)) @ np.zeros(3)),
+        SelectionError,
+        r"observe of the rule Plain\(.*raised ValueError in round 1: matmul",
     ),
 }
 
@@ -117,3 +139,73 @@ def test_a_rule_that_is_no_dataclass_is_resumed(tmp_path) -> None:
     start(Numbered(2), checkpoint=tmp_path)
     resumed = start(Numbered(2), rounds=3, checkpoint=tmp_path)
     assert [record.rule for record in resumed.history] == ["Numbered(num_selected=2)"] * 3
+
+
+def test_the_error_of_a_rule_keeps_and_logs_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    rule = Plain(select=lambda now, summaries: np.zeros(3) + np.zeros(2))
+    with pytest.raises(SelectionError) as caught:
+        start(rule)
+    assert isinstance(caught.value.__cause__, ValueError)
+    (told,) = [record for record in caplog.records if record.exc_info]
+    assert told.exc_info[1] is caught.value.__cause__
+
+
+class Faulty(FedAvg):
+    """A base strategy of one's own that raises in one of its functions, in round 2."""
+
+    def __init__(self, function: str, error: Exception) -> None:
+        super().__init__()
+        self._function, self._error = function, error
+
+    def _reach(self, function: str, number: int) -> None:
+        if (function, number) == (self._function, 2):
+            raise self._error
+
+    def configure_train(self, server_round, arrays, config, grid):
+        self._reach("configure_train", server_round)
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(self, server_round, replies):
+        self._reach("aggregate_train", server_round)
+        return super().aggregate_train(server_round, replies)
+
+    def configure_evaluate(self, server_round, arrays, config, grid):
+        self._reach("configure_evaluate", server_round)
+        return super().configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round, replies):
+        self._reach("aggregate_evaluate", server_round)
+        return super().aggregate_evaluate(server_round, replies)
+
+
+OF_THE_BASE = ["configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate"]
+
+
+def run_base(base: FedAvg, rule: SelectionRule) -> None:
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 4)
+    SelectionStrategy(base, rule).start(grid, numpy_app.initial_arrays(), num_rounds=2)
+
+
+@pytest.mark.parametrize("request_", [None, ASK], ids=["asks nobody", "asks"])
+@pytest.mark.parametrize("function", OF_THE_BASE)
+def test_an_error_of_the_base_strategy_names_it_and_the_round(function, request_, caplog) -> None:
+    error = ValueError("operands could not be broadcast together")
+    with pytest.raises(
+        SelectionError,
+        match=rf"^{function} of the base strategy Faulty raised ValueError in round 2: operands",
+    ) as caught:
+        run_base(Faulty(function, error), Plain(request_))
+    assert caught.value.__cause__ is error
+    assert any(record.exc_info and record.exc_info[1] is error for record in caplog.records)
+
+
+@pytest.mark.parametrize("function", OF_THE_BASE)
+@pytest.mark.parametrize(
+    "error",
+    [AggregationError("of Flower"), EmptyRoundsError("of this library")],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_that_tells_whose_it_is_passes_as_it_is(function, error) -> None:
+    with pytest.raises(type(error)) as caught:
+        run_base(Faulty(function, error), Plain())
+    assert caught.value is error
