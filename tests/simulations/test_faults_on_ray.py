@@ -127,7 +127,7 @@ def test_worker_that_is_killed_stops_the_run_with_the_reason(story: Story) -> No
     assert story.first.returncode != 0
     assert "DeadWorkerError" in story.first.stderr
     assert "a worker process of the simulation has died" in story.first.stderr
-    assert story.rounds_at_death == list(range(1, DIES))
+    assert story.rounds_at_death == list(range(1, DIES + 1))  # with that of the round it ended in
 
 
 def test_second_start_goes_on_in_the_round_in_which_the_worker_died(story: Story) -> None:
