@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from pncs_flower.plain_text import one_line
+
 from .grid import ALL_CLIENTS, readable_name
 
 __all__ = ["read_cell", "read_lines"]
@@ -37,7 +39,7 @@ def read_cell(path: Path) -> tuple[Row, list[Row], Row]:
             _expect(isinstance(text, str), text)
         _expect(type(cell["seed"]) is int, cell["seed"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{_damaged(path)} ({_first_line(error)})") from None
+        raise ValueError(f"{_damaged(path)} ({one_line(error)})") from None
     if numbers != list(range(1, wanted + 1)):
         raise ValueError(f"{_damaged(path)} (it has {len(rounds)} of {wanted} rounds)")
     if path.stem.rpartition("-")[0] != name:
@@ -86,12 +88,8 @@ def read_lines(path: Path) -> list[Row]:
     except (OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError):
             raise
-        raise ValueError(f"{_damaged(path)} ({_first_line(error)})") from None
+        raise ValueError(f"{_damaged(path)} ({one_line(error)})") from None
 
 
 def _damaged(path: Path) -> str:
     return f"{path} is damaged: delete it and run again"
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]

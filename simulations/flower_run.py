@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from pncs_flower.plain_text import without_colours
+
 from .config import APP_DIRECTORY, Config, format_toml
 from .preflight import Placement
 from .processes import adopt_orphans, guarded, ignoring_signals, stop_descendants
@@ -25,7 +27,6 @@ FLOWER_LOG = "flwr.log"
 
 _POLL = 0.2
 _FINISH_TIMEOUT = 30.0
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ERROR = re.compile(r"^ERROR|^\w[\w.]*(Error|Exception|Interrupt)\b", re.MULTILINE)
 
 
@@ -172,7 +173,7 @@ class _Flower:
             run: dict[str, Any] = next(iter(answer.get("runs", [])), {})
             status = str(run.get("status", ""))
             if status.startswith("finished"):
-                return status, _ANSI.sub("", str(run.get("status-details") or ""))
+                return status, without_colours(str(run.get("status-details") or ""))
             if time.monotonic() > deadline:
                 if not status:
                     raise RunFailedError(f"Flower's SuperLink does not answer: {_reason(answer)}")
@@ -201,7 +202,7 @@ def _complete(log: Path, superlink_log: Path) -> None:
     if superlink_log.exists():
         text += "\nThe SuperLink's log\n\n"
         text += superlink_log.read_text(encoding="utf-8", errors="replace")
-    log.write_text(_ANSI.sub("", text), encoding="utf-8")
+    log.write_text(without_colours(text), encoding="utf-8")
 
 
 def _free_ports(count: int) -> list[int]:
@@ -213,12 +214,12 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _reason(answer: dict[str, Any]) -> str:
-    return _ANSI.sub("", str(answer.get("error-message") or answer)).strip()
+    return without_colours(str(answer.get("error-message") or answer)).strip()
 
 
 def _last_errors(log: str, known: str, count: int = 5) -> list[str]:
     """Return a log's last errors other than the one that is known, and where to read more."""
-    text = _ANSI.sub("", Path(log).read_text(encoding="utf-8", errors="replace"))
+    text = without_colours(Path(log).read_text(encoding="utf-8", errors="replace"))
     lines = dict.fromkeys(line.rstrip() for line in text.splitlines() if _ERROR.search(line))
     message = known.rpartition("exception: ")[2]
     news = [line for line in lines if not message or message not in line]

@@ -175,7 +175,7 @@ def _run(
         tune={} if "lr" in changes else wanted.tune,
     )
     # Only now, since torch takes seconds and a wrong file is to be told at once.
-    from .grid_run import run_grid
+    from .grid_run import FAILED, run_grid
     from .preflight import detect_machine
     from .processes import exit_on_signals
 
@@ -212,6 +212,7 @@ def _run(
     for name, reason in failures.items():
         err.print(f"failed: {name}: {reason}", soft_wrap=True)
     if failures:
+        err.print(f"Their tracebacks: {folder / FAILED}", soft_wrap=True)
         err.print("The same command runs the failed cells again, and no other.")
     _report(folder)
     return bool(failures)

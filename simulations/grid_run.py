@@ -5,12 +5,15 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from traceback import format_exception
+from typing import Any, NamedTuple
 
+from pncs_flower.files import write_whole
+from pncs_flower.plain_text import one_line, without_colours
 from pncs_flower.strategies.history import write_json_lines
 from pncs_flower.strategies.lock import hold_folder
 
@@ -31,6 +34,9 @@ CELLS = "cells"
 TUNING = "tuning"
 """Folder with such files for the runs that chose the learning rates."""
 
+FAILED = "failed"
+"""Folder with the traceback of each cell that failed the last time."""
+
 GRID = "grid.json"
 """Name of the file that says what the grid is."""
 
@@ -38,8 +44,17 @@ GRID = "grid.json"
 _DIVERGED = ("SelectionError: ", "EmptyRoundsError: ", "NoSummariesError: ")
 
 Rows = list[dict[str, Any]]
-Outcome = tuple[Path, Rows | str]
+Outcome = tuple[Path, "Rows | Failure"]
 Cells = Mapping[Path, Cell]
+
+
+class Failure(NamedTuple):
+    """Why a cell failed: in one line, and at length."""
+
+    reason: str
+    traceback: str
+
+
 RunCells = Callable[[Cells], Iterator[Outcome]]
 
 
@@ -65,7 +80,8 @@ def run_grid(
     grid : Grid
         What to run.
     folder : Path
-        Takes ``grid.json`` and a file for each cell, whole or not at all.
+        Takes ``grid.json`` and a file for each cell, whole or not at all; and in ``failed`` the
+        tracebacks of those that failed.
     workers : int
         Processes, each with one cell at a time: Ray tasks, on the cluster of ``RAY_ADDRESS`` if
         that is set. 0 runs one cell after the other in this process.
@@ -145,10 +161,15 @@ def _finish(
         on_start(done, len(files))
     for path, outcome in run_cells(todo):
         done += 1
-        if isinstance(outcome, str):
-            failures[path.stem] = outcome
+        details = path.parent.parent / FAILED / f"{path.stem}.txt"
+        if isinstance(outcome, Failure):
+            failures[path.stem] = outcome.reason
+            with suppress(OSError):  # a full disk is a reason too
+                details.parent.mkdir(exist_ok=True)
+                write_whole(details, outcome.traceback)
         else:
             write_json_lines(path, outcome)
+            details.unlink(missing_ok=True)
         on_cell(files[path], done, len(files))
     return failures
 
@@ -250,11 +271,11 @@ def _start_ray(workers: int) -> None:
 
 def _run_here(cells: Cells, scratch: str) -> Iterator[Outcome]:
     for path, cell in cells.items():
-        outcome: Rows | str
+        outcome: Rows | Failure
         try:
             outcome = _run_cell(cell, scratch)
         except Exception as error:  # a cell fails alone, whatever it fails of
-            outcome = _reason(error)
+            outcome = Failure(one_line(error), "".join(format_exception(error)))
         yield path, outcome
 
 
@@ -272,14 +293,11 @@ def _run_on_ray(cells: Cells, workers: int, scratch: str) -> Iterator[Outcome]:
             break
         finished, _ = ray.wait(list(running), num_returns=1)
         for reference in finished:
-            outcome: Rows | str
+            outcome: Rows | Failure
             try:
                 outcome = ray.get(reference)
             except ray.exceptions.RayError as error:
                 cause = getattr(error, "cause", None)
-                outcome = _reason(cause if isinstance(cause, Exception) else error)
+                reason = one_line(cause if isinstance(cause, Exception) else error)
+                outcome = Failure(reason, without_colours(str(error)))  # with the worker's
             yield running.pop(reference), outcome
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".strip().splitlines()[0]

@@ -1,6 +1,5 @@
 """Sending marked messages and sorting out what comes back."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +8,7 @@ from flwr.app import Array, ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from pncs_flower.plain_text import without_colours
 from pncs_flower.protocol import MARKER, Phase
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "sort_replies",
 ]
 
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _LONGEST_REASON = 400
 _OF_THE_APP = (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, ErrorCode.MOD_FAILED_PRECONDITION)
 
@@ -168,7 +167,7 @@ def sort_replies(sent: Iterable[Message], received: Iterable[Message], missing: 
 
 def plain_reason(reason: object) -> str:
     """Return the line of an error that says what happened, without colours and traceback."""
-    lines = [line.strip() for line in _ANSI.sub("", str(reason or "")).splitlines()]
+    lines = [line.strip() for line in without_colours(str(reason or "")).splitlines()]
     told = [line for line in lines if line] or ["no reason given"]
     return told[-1][-_LONGEST_REASON:]
 

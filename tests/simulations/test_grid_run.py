@@ -15,6 +15,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
@@ -115,6 +116,24 @@ def test_a_cell_that_fails_does_not_stop_the_rest(
     assert sorted(name.partition("-pncs-")[1] for name in failures) == ["-pncs-", "-pncs-"]
     assert set(failures.values()) == {"OSError: [Errno 28] No space left on device"}
     assert len(cells(tmp_path)) == 2
+
+
+def test_cell_that_fails_keeps_its_traceback_until_it_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = replace(GRID, rules=("uniform",), seeds=1, report=Report())
+
+    def fail(cell: Cell, scratch: str) -> None:
+        np.zeros(2) + np.zeros(3)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(grid_run, "_run_cell", fail)
+        _, failures = run(grid, tmp_path)
+    (name,) = failures
+    details = tmp_path / "failed" / f"{name}.txt"
+    assert "np.zeros(2) + np.zeros(3)" in text(details)
+    run(grid, tmp_path)
+    assert not details.exists()
 
 
 def test_what_is_missing_is_named_in_the_report(finished: Path, tmp_path: Path) -> None:
