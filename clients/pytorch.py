@@ -23,8 +23,8 @@ __all__ = ["LocalTraining", "full_batch_gradient", "local_sgd", "mean_loss", "py
 Examples = tuple[Tensor, Tensor]
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
-# Examples per pass where only a sum over all of them is wanted: bounds memory, not the result.
-_CHUNK = 1024
+CHUNK = 1024
+"""Examples per pass where only a sum over all of them is wanted: bounds memory, not the result."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def local_sgd(
             model.zero_grad()
             # In pieces, as in full_batch_gradient: a step on all examples is that gradient to the
             # bit, and no larger a piece than that is in memory or read twice.
-            for chunk, wanted in zip(batch.split(_CHUNK), answers.split(_CHUNK), strict=True):
+            for chunk, wanted in zip(batch.split(CHUNK), answers.split(CHUNK), strict=True):
                 with compute_in(precision, device):
                     loss = loss_function(model(chunk), wanted)
                 (loss * (len(chunk) / len(batch))).backward()
@@ -186,7 +186,7 @@ def full_batch_gradient(
     _seed(seed, inputs.device)
     model.train()
     model.zero_grad()
-    for chunk, answer in zip(inputs.split(_CHUNK), targets.split(_CHUNK), strict=True):
+    for chunk, answer in zip(inputs.split(CHUNK), targets.split(CHUNK), strict=True):
         with compute_in(precision, inputs.device):
             loss = loss_function(model(chunk), answer)
         (loss * (len(chunk) / len(inputs))).backward()
@@ -212,7 +212,7 @@ def mean_loss(
     inputs, targets = examples
     model.eval()
     total = torch.zeros((), device=inputs.device)
-    for chunk, answer in zip(inputs.split(_CHUNK), targets.split(_CHUNK), strict=True):
+    for chunk, answer in zip(inputs.split(CHUNK), targets.split(CHUNK), strict=True):
         with compute_in(precision, inputs.device):
             loss = loss_function(model(chunk), answer)
         total += loss * len(chunk)

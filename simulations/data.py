@@ -110,7 +110,7 @@ def load_dataset(name: str, data_dir: str = "") -> ImageData:
     if name == "cifar10":
         title, train, test = read_cifar10(_cifar10_folder(data_dir))
         return ImageData(*train, *test, num_classes=10, max_value=255, title=title)
-    raise ValueError(f"no data set is called {name!r}: there are {', '.join(DATASETS)}")
+    raise _no_data_set(name)
 
 
 @cache
@@ -121,6 +121,13 @@ def dataset_fingerprint(name: str, data_dir: str = "") -> str:
     -------
     str
         32 hexadecimal digits, the same for the same files wherever they are.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the files are not there.
+    ValueError
+        If there is no such data set.
     """
     if name == "digits":
         data = load_dataset(name)
@@ -128,15 +135,21 @@ def dataset_fingerprint(name: str, data_dir: str = "") -> str:
         return blake2b(b"".join(parts), digest_size=16).hexdigest()
     if name == "fashion-mnist":
         files = {path.name: path for path in _fashion_mnist_files(data_dir)}
-    else:
+    elif name == "cifar10":
         folder = _cifar10_folder(data_dir)
         files = {str(path.relative_to(folder)): path for path in cifar10_files(folder)}
+    else:
+        raise _no_data_set(name)
     hashed = blake2b(digest_size=16)
     for label, path in files.items():
         content = path.read_bytes()
         hashed.update(f"{label} {len(content)}\n".encode())
         hashed.update(content)
     return hashed.hexdigest()
+
+
+def _no_data_set(name: str) -> ValueError:
+    return ValueError(f"no data set is called {name!r}: there are {', '.join(DATASETS)}")
 
 
 def _cifar10_folder(data_dir: str) -> Path:

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pncs_flower.clients.pytorch import CHUNK
+
 from .config import Config
 from .inputs import Inputs, empty_model
 from .strategies import build_strategy
@@ -16,8 +18,6 @@ __all__ = ["MemoryNeed", "check_gpu_memory", "estimate_memory", "free_gpu_memory
 
 # What a process takes before it computes anything: CUDA's context and its libraries' workspaces.
 _PROCESS = 700 * 2**20
-# Examples in one pass where only a sum over all is wanted, as in clients.pytorch and training.
-_CHUNK = 1024
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _client_need(config: Config, inputs: Inputs, num_clients: int) -> MemoryNeed
         empty_model(config, inputs),
         inputs.train_tensors(np.arange(2)),
         max(map(len, parts)),
-        _CHUNK if in_chunks else min(config.batch_size, _CHUNK),
+        CHUNK if in_chunks else min(config.batch_size, CHUNK),
         momentum=config.momentum > 0,
     )
 
@@ -188,7 +188,7 @@ def _server_need(config: Config, inputs: Inputs) -> MemoryNeed:
         empty_model(config, inputs),
         inputs.train_tensors(np.arange(2)),
         len(inputs.test_labels),
-        _CHUNK,
+        CHUNK,
         trains=False,
     )
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pncs_flower.clients.device import choose_device, compute_in
+from pncs_flower.clients.pytorch import CHUNK
 from pncs_flower.strategies import RoundRecord, SelectionError
 
 from .config import Config
@@ -25,7 +26,6 @@ from .watch import TENSORBOARD, open_tensorboard, watch_similarity
 
 __all__ = ["evaluate", "train"]
 
-_CHUNK = 1024
 _LAST = 5
 
 
@@ -36,7 +36,7 @@ def evaluate(
     model.eval()
     correct, loss = 0, 0.0
     with torch.inference_mode(), compute_in(precision, images.device):
-        for chunk, answers in zip(images.split(_CHUNK), labels.split(_CHUNK), strict=True):
+        for chunk, answers in zip(images.split(CHUNK), labels.split(CHUNK), strict=True):
             logits = model(chunk)
             correct += int((logits.argmax(1) == answers).sum())
             loss += float(cross_entropy(logits, answers, reduction="sum"))

@@ -24,6 +24,17 @@ def test_both_apps_have_the_same_settings() -> None:
     assert apps[0] == apps[1]
 
 
+def test_both_apps_say_the_same_of_their_settings() -> None:
+    """Word for word: a comment is all the documentation that a setting has."""
+    head = "[tool.flwr.app.config]\n"
+    texts = []
+    for folder in (ROOT, APP_DIRECTORY):
+        _, found, rest = (folder / "pyproject.toml").read_text(encoding="utf-8").partition(head)
+        assert found
+        texts.append(rest.partition("\n[")[0].strip())
+    assert texts[0] == texts[1]
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [

@@ -1,12 +1,18 @@
 """Data sets: shapes, the fixed split, and a missing folder."""
 
 import gzip
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pncs_flower.simulations.data import DEBIAN_FASHION_MNIST, as_float, load_dataset
+from pncs_flower.simulations.data import (
+    DEBIAN_FASHION_MNIST,
+    as_float,
+    dataset_fingerprint,
+    load_dataset,
+)
 
 
 def write_idx(path: Path, values: np.ndarray) -> None:
@@ -88,3 +94,11 @@ def test_debians_package_is_found() -> None:
     data = load_dataset("fashion-mnist")
     assert data.train_images.shape == (60000, 1, 28, 28)
     assert np.bincount(data.test_labels).tolist() == [1000] * 10
+
+
+@pytest.mark.parametrize("of_a_name", [load_dataset, dataset_fingerprint])
+def test_unknown_data_set_is_refused_and_not_taken_for_another(
+    of_a_name: Callable[[str, str], object], tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="no data set is called 'cifar-10': there are digits, "):
+        of_a_name("cifar-10", str(tmp_path))
