@@ -15,7 +15,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from typer.core import TyperGroup
 
 from .config import Config, Scalar, default_run_config, unused_settings
-from .console import err, out, parse_setting, said_plainly, show_tracebacks
+from .console import (
+    err,
+    out,
+    parse_setting,
+    said_plainly,
+    show_tracebacks,
+    write_what_cannot_be_shown,
+)
 from .data_commands import data
 from .grid_commands import grid, report, reproduce
 
@@ -221,6 +228,7 @@ def bench(
 
 def main() -> None:
     """Run the command line."""
+    write_what_cannot_be_shown()
     app()
 
 

@@ -57,6 +57,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 """What the settings that are names may be; a strategy also an import path, ``module:Rule``, and a
 model also ``torchvision/NAME``."""
 
+_MOST = 2**63 - 1
 _AT_LEAST_ONE = ("num-selected", "num-rounds", "local-epochs", "shards-per-client", "p")
 _AT_LEAST_ZERO = ("candidates", "batch-size", "momentum", "resize", "seed")
 _ABOVE_ZERO = ("lr", "dirichlet-alpha")
@@ -270,7 +271,10 @@ def unused_settings(config: Config) -> dict[str, list[str]]:
 
 def _typed(key: str, value: Scalar, kind: Any) -> Scalar:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(f"{key} has {len(str(value))} digits, but must be finite") from None
     if type(value) is not kind:
         kinds = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
         wanted = kinds[kind]
@@ -288,8 +292,13 @@ def _check(key: str, value: Scalar) -> None:
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         known = [*CHOICES[key], *_PATHS.get(key, [])]
         raise ValueError(f"{key} = {value!r} must be one of {', '.join(known)}{hint}")
-    if isinstance(value, str | bool):
+    if isinstance(value, str):
+        _check_text(key, value)
         return
+    if isinstance(value, bool):
+        return
+    if isinstance(value, int) and value > _MOST:
+        raise ValueError(f"{key} = {value} must be below 2**63, the most that Flower can send")
     if not math.isfinite(value):
         raise ValueError(f"{key} = {value} must be finite")
     if key in _AT_LEAST_ONE and value < 1:
@@ -302,3 +311,15 @@ def _check(key: str, value: Scalar) -> None:
         raise ValueError(f"{key} = {value} must be above 0")
     if key == "momentum" and value >= 1:
         raise ValueError(f"momentum = {value} must be below 1")
+
+
+def _check_text(key: str, value: str) -> None:
+    """Refuse what a file of settings cannot hold, such as bytes of a path that are no UTF-8."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{key} = {value!r} cannot be written as UTF-8 (character {error.start + 1}): rename it"
+        ) from None
+    if "\0" in value:
+        raise ValueError(f"{key} = {value!r} must not have a zero character")

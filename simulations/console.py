@@ -3,6 +3,9 @@
 import contextlib
 import dis
 import errno
+import io
+import re
+import sys
 import tomllib
 from collections.abc import Iterator
 from types import TracebackType
@@ -11,9 +14,16 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from .config import Scalar
+from .config import Scalar, default_run_config
 
-__all__ = ["err", "out", "parse_setting", "said_plainly", "show_tracebacks"]
+__all__ = [
+    "err",
+    "out",
+    "parse_setting",
+    "said_plainly",
+    "show_tracebacks",
+    "write_what_cannot_be_shown",
+]
 
 # Without markup: names, paths and titles may have brackets.
 out = Console(markup=False, highlight=False)
@@ -26,11 +36,21 @@ _PACKAGE = "pncs_flower"
 _RAISE = dis.opmap["RAISE_VARARGS"]
 _traceback = False
 
+_WHOLE = re.compile(r"[+-]?[0-9]{1,100}")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
 
 def show_tracebacks(wanted: bool) -> None:
     """Have `said_plainly` say where an error comes from, or only what it is."""
     global _traceback
     _traceback = wanted
+
+
+def write_what_cannot_be_shown() -> None:
+    """Have a terminal that lacks a character of a path or title show its code in its place."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 @contextlib.contextmanager
@@ -109,12 +129,26 @@ def _say_error(text: str) -> None:
 
 
 def parse_setting(text: str) -> tuple[str, Scalar]:
-    """Read key=value; a value that is no TOML number is text."""
-    key, equals, value = text.partition("=")
+    """Read KEY=VALUE: numbers and truth values as TOML and Python write them, else text."""
+    key, equals, value = (part.strip() for part in text.partition("="))
     if not equals:
         raise ValueError(f"--set {text} must be KEY=VALUE, such as lr=0.05")
+    parsed = _parsed(value)
+    # A folder may be called 2024, and a layer true.
+    if isinstance(default_run_config().get(key), str) and not isinstance(parsed, str):
+        return key, value
+    return key, parsed
+
+
+def _parsed(value: str) -> Scalar:
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if _WHOLE.fullmatch(value):
+        return int(value)
+    if _NUMBER.fullmatch(value):
+        return float(value)
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
-        return key, value
-    return key, parsed if isinstance(parsed, bool | int | float | str) else value
+        return value
+    return parsed if isinstance(parsed, bool | int | float | str) else value

@@ -104,6 +104,8 @@ class _Flower:
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
             "PYTHONUNBUFFERED": "1",
+            # Their output goes to files in UTF-8, whatever this terminal can show.
+            "PYTHONIOENCODING": "utf-8:backslashreplace",
         }
         if "RAY_ADDRESS" not in os.environ and len(str(home)) < 40:
             # Ray's sockets lie in it, and a socket's path is at most 107 bytes.

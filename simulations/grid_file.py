@@ -1,6 +1,5 @@
 """A grid's small TOML file, read and checked key by key."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
@@ -9,6 +8,7 @@ from typing import Any
 
 from .grid import Grid, tupled
 from .report_plan import Report
+from .toml_file import read_toml
 
 __all__ = ["read_grid"]
 
@@ -24,11 +24,9 @@ def read_grid(path: Path) -> Grid:
         If it is not TOML, or has an unknown key or a wrong value; names it.
     """
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = read_toml(path)
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not TOML: {error}") from None
     try:
         report = values.pop("report", {})
         if not isinstance(report, dict):

@@ -1,7 +1,6 @@
 """For a person: a line per round, a table and a picture, all made from what a run left on disk."""
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from rich.table import Table
 from pncs_flower.protocol import client_order
 
 from .results import read_rounds
+from .toml_file import read_toml
 
 __all__ = ["draw_rounds", "final_table", "round_line"]
 
@@ -122,7 +122,7 @@ def draw_rounds(path: Path) -> Path:
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.6, height - 3.0])
     _draw_accuracy(above, rows, summary["initial-accuracy"])
     _draw_clients(below, rows, clients)
-    config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+    config = read_toml(path / "config.toml")
     figure.suptitle(
         f"{config['strategy']} on {config['dataset']}: "
         f"{config['num-selected']} of {len(clients)} clients per round"

@@ -3,7 +3,6 @@
 import json
 import math
 import time
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from pncs_flower.strategies.history import append_json_line, write_json_lines
 from pncs_flower.strategies.lock import hold_folder
 
 from .config import Config, Scalar, format_toml
+from .toml_file import read_toml
 
 __all__ = [
     "CHECKPOINT",
@@ -186,10 +186,7 @@ def read_settings(path: Path) -> tuple[dict[str, Scalar], int | None, int]:
     file = path / "config.toml"
     if not file.is_file():
         raise FileNotFoundError(f"{path} holds no run to resume: it has no config.toml")
-    try:
-        settings = tomllib.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} cannot be read: {error}") from None
+    settings = read_toml(file)
     rows = read_rounds(path)
     return settings, len(rows[0]["clients"]) if rows else None, len(rows)
 

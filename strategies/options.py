@@ -22,7 +22,7 @@ class SelectionOptions(TypedDict, total=False):
         Length of the Age-of-Update queue, in clients: a client selected in round t may be selected
         again in round t' > t + queue_length / num_selected.
     seed : int (default: 0)
-        Seed of everything random in sketches and choices.
+        Seed of everything random in sketches and choices, from -2**63 to 2**63 - 1.
     eligible : callable, optional (default: None)
         ``eligible(key) -> bool``: whether a client may take part at all.
     min_clients : int, optional (default: None)
@@ -137,6 +137,11 @@ class CheckedOptions:
         check_whole(least=1, num_selected=num_selected)
         check_whole(least=0, queue_length=self.queue_length)
         check_whole(seed=self.seed)
+        if not -(2**63) <= self.seed < 2**63:
+            raise ValueError(
+                f"seed is {self.seed}, but must be at least -2**63 and below 2**63, as it is sent "
+                "to the clients in 64 bits"
+            )
         check_whole(
             least=1,
             min_summaries=self.min_summaries,

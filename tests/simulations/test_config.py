@@ -51,6 +51,13 @@ def test_both_apps_say_the_same_of_their_settings() -> None:
         ("num-rounds", 2.5, "num-rounds = 2.5 must be a whole number, not float"),
         ("seed", True, "seed = True must be a whole number, not bool"),
         ("model", 3, "model = 3 must be text, not int"),
+        ("seed", -1, "seed = -1 must be at least 0"),
+        ("seed", 2**63, r"seed = 9223372036854775808 must be below 2\*\*63"),
+        ("seed", 2**2000, r"must be below 2\*\*63"),
+        ("num-rounds", 2**63, r"must be below 2\*\*63"),
+        ("lr", 10**400, "lr has 401 digits, but must be finite"),
+        ("output-dir", "runs/\udcff", "output-dir = .* cannot be written as UTF-8"),
+        ("output-dir", "a\0b", "must not have a zero character"),
     ],
 )
 def test_a_wrong_value_is_refused(key: str, value: object, message: str) -> None:

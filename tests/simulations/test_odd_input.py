@@ -1,0 +1,158 @@
+"""What people type, and what their editors, terminals and shells make of it."""
+
+import codecs
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from flwr.serverapp.strategy import FedAvg
+from typer.testing import CliRunner
+
+from pncs_flower.simulations.cli import app
+from pncs_flower.simulations.config import Config, default_run_config
+from pncs_flower.simulations.console import parse_setting
+from pncs_flower.simulations.grid import Grid
+from pncs_flower.simulations.grid_file import read_grid
+from pncs_flower.simulations.results import read_settings
+from pncs_flower.strategies import RoundRobin
+
+GRID = 'title = "Zürich"\nrules = ["uniform"]\nclients = 4\nshards = [5]\nseeds = 1\n'
+PNCS = [sys.executable, "-c", "from pncs_flower.simulations.cli import main; main()"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("lr=.05", 0.05),
+        ("lr=5.", 5.0),
+        ("lr=+.5e-1", 0.05),
+        ("lr=1e-3", 0.001),
+        ("lr=05", 5),
+        ("lr = 0.05", 0.05),
+        ("num-rounds=20", 20),
+        ("num-rounds=1_000", 1000),
+        ("tensorboard=True", True),
+        ("tensorboard=true", True),
+        ("tensorboard=FALSE", False),
+        ("form=printed", "printed"),
+        ('layers="fc1,fc2"', "fc1,fc2"),
+        ("output-dir=2024", "2024"),
+        ("output-dir=1.", "1."),
+        ("layers=true", "true"),
+        ("weights=a=b", "a=b"),
+    ],
+)
+def test_value_is_read_as_people_write_it(text: str, value: object) -> None:
+    key, parsed = parse_setting(text)
+    assert (parsed, type(parsed)) == (value, type(value))
+    Config.from_run_config(default_run_config() | {key: parsed} | {"form": "printed"})
+
+
+@pytest.mark.parametrize("text", ["lr=a.5", "lr=.", "lr=0x", "lr=1,5", "tensorboard=yes"])
+def test_what_is_no_value_of_its_kind_is_refused(text: str) -> None:
+    done = CliRunner().invoke(app, ["run", "--set", text])
+    assert done.exit_code == 1
+    assert "must be" in done.output
+
+
+def test_file_may_have_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_bytes(codecs.BOM_UTF8 + GRID.encode())
+    assert read_grid(path).title == "Zürich"
+    (tmp_path / "config.toml").write_bytes(codecs.BOM_UTF8 + b'strategy = "pncs"\n')
+    assert read_settings(tmp_path)[0] == {"strategy": "pncs"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (GRID.encode("utf-16"), "grid.toml is UTF-16, and TOML is UTF-8: save it as UTF-8"),
+        (codecs.BOM_UTF16_BE + GRID.encode("utf-16-be"), "grid.toml is UTF-16, "),
+        (GRID.encode("utf-16-le"), "grid.toml is UTF-16 or no text at all"),
+        (GRID.encode("utf-32"), "grid.toml is UTF-32, "),
+        (GRID.encode("latin-1"), r"grid.toml is not UTF-8, as TOML must be \(byte 0xfc in line 1"),
+    ],
+)
+def test_file_in_another_encoding_is_called_so(
+    content: bytes, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_grid(path)
+
+
+@pytest.mark.parametrize("seed", ["-1", str(2**63), str(2**64), str(10**400)])
+@pytest.mark.parametrize("engine", ["ray", "in-process"])
+def test_seed_out_of_range_is_told_at_once_with_any_engine(
+    seed: str, engine: str, tmp_path: Path
+) -> None:
+    command = ["run", "--engine", engine, "--seed", seed, "--output", str(tmp_path / "run")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 1
+    assert f"Error: seed = {seed} must be " in done.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_setting_out_of_range_is_told_by_a_grid_before_it_runs() -> None:
+    with pytest.raises(ValueError, match=r"batch-size = \d+ must be below 2\*\*63"):
+        Grid("a grid", ("uniform",), settings={"batch-size": 2**63})
+
+
+@pytest.mark.parametrize("seed", [2**63, 2**64, -(2**63) - 1])
+def test_seed_that_a_message_cannot_hold_is_refused_by_a_strategy(seed: int) -> None:
+    with pytest.raises(ValueError, match=r"seed is -?\d+, but must be at least -2\*\*63 and below"):
+        RoundRobin(FedAvg(), seed=seed)
+
+
+@pytest.mark.parametrize("seed", [2**63 - 1, -(2**63), -1])
+def test_every_seed_that_a_message_can_hold_is_accepted(seed: int) -> None:
+    assert RoundRobin(FedAvg(), seed=seed).options.seed == seed
+
+
+def pncs(*arguments: str, encoding: str) -> subprocess.CompletedProcess[bytes]:
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "200"}
+    return subprocess.run(
+        [*PNCS, *arguments], env=environment, capture_output=True, timeout=120, check=False
+    )
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [("ascii", b"\\u2603"), ("utf-8", "☃".encode())])
+def test_folder_that_the_terminal_cannot_show_is_no_obstacle(
+    encoding: str, shown: bytes, tmp_path: Path
+) -> None:
+    folder = tmp_path / "☃"
+    command = ["run", "--engine", "in-process", "--rounds", "1", "--output", str(folder)]
+    done = pncs(*command, encoding=encoding)
+    assert done.returncode == 0, done.stderr
+    assert shown in done.stdout
+    assert (folder / "summary.json").is_file()
+
+
+def test_title_that_the_terminal_cannot_show_is_no_obstacle(tmp_path: Path) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text(GRID + "[settings]\nnum-rounds = 1\n", encoding="utf-8")
+    command = ["run", str(path), "--workers", "0", "--output", str(tmp_path / "out")]
+    done = pncs(*command, encoding="ascii")
+    assert done.returncode == 0, done.stderr
+    assert b"Z\\xfcrich" in done.stdout
+
+
+def test_error_that_the_terminal_cannot_show_is_told(tmp_path: Path) -> None:
+    done = pncs("grid", str(tmp_path / "☃.toml"), encoding="ascii")
+    assert done.returncode == 1
+    assert b"Error: there is no file" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="where a path is bytes")
+def test_folder_that_no_file_of_settings_can_hold_is_told_before_it_is_made(
+    tmp_path: Path,
+) -> None:
+    name = os.fsdecode(os.fsencode(tmp_path / "run") + b"\xff")
+    done = pncs("run", "--engine", "in-process", "--output", name, encoding="utf-8")
+    assert done.returncode == 1
+    assert b"output-dir = " in done.stderr
+    assert b"cannot be written as UTF-8" in done.stderr
+    assert not list(tmp_path.iterdir())
