@@ -7,7 +7,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.common import log
 
-from pncs_flower.layers import choose_layers
+from pncs_flower.layers import choose_layers, local_change
 from pncs_flower.protocol import (
     INTRODUCE,
     KEPT,
@@ -26,6 +26,7 @@ from pncs_flower.protocol import (
 from pncs_flower.sketches import parse_sketch
 
 from .client_fn import App, call_app
+from .form import check_gradient, check_update
 from .identity import client_key
 from .kept import drop_kept, keep, take_kept
 from .privacy import SketchNoise
@@ -130,20 +131,24 @@ class SummaryMod:
                     "nothing, or leave noise= out"
                 )
             return _loss(message, context, call_next, request)
-        weights = _only_arrays(message.content, "the training message")
+        # The records are the app's, which may put its update in place of the weights in them.
+        weights = _only_arrays(message.content, "the training message").copy()
         layers = choose_layers(weights, request.layers)
         if request.kind == "gradient":
-            values = self._gradient_values(message, context)
+            gradient = check_gradient(self._compute_gradient(message, context), weights, layers)
+
+            def values(name: str) -> np.ndarray:
+                return gradient[name].numpy()
         else:
             reply = call_app(message, context, call_next)
             if reply.has_error():
                 return reply
             update = _only_arrays(reply.content, "the reply of the app's train function")
+            check_update(update, weights)
             keep(context.state, ticket, reply.content)
 
             def values(name: str) -> np.ndarray:
-                change: np.ndarray = weights[name].numpy() - _array(update, name, "train function")
-                return change
+                return local_change(weights[name].numpy(), update[name].numpy())
 
         sketch = parse_sketch(request.sketch)
         seed, server_round = int(marker["seed"]), int(marker["round"])  # type: ignore[arg-type]
@@ -179,15 +184,14 @@ class SummaryMod:
                 answer = ConfigRecord({PROBLEM: problem})
         return Message(RecordDict({MARKER: answer}), reply_to=message)
 
-    def _gradient_values(self, message: Message, context: Context) -> Callable[[str], np.ndarray]:
+    def _compute_gradient(self, message: Message, context: Context) -> ArrayRecord:
         if self._gradient is None:
             raise ValueError(
                 "the strategy asks for the gradient at the current weights, which this app cannot "
                 "give: use SummaryMod(gradient=...) in place of summary_mod, or summary='update' "
                 "on the server"
             )
-        gradient = self._gradient(message, context)
-        return lambda name: _array(gradient, name, "gradient function")
+        return self._gradient(message, context)
 
 
 summary_mod = SummaryMod()
@@ -195,9 +199,9 @@ summary_mod = SummaryMod()
 
 
 def _loss(message: Message, context: Context, call_next: App, request: SummaryRequest) -> Message:
-    if request.max_examples:
-        for config in message.content.config_records.values():
-            config[MAX_EXAMPLES] = request.max_examples
+    if request.max_examples:  # in records of our own: a grid may hand one to many clients
+        for name, config in list(message.content.config_records.items()):
+            message.content[name] = ConfigRecord({**config, MAX_EXAMPLES: request.max_examples})
     reply = call_app(message, context, call_next)
     if reply.has_error():
         return reply
@@ -226,12 +230,3 @@ def _only_arrays(content: RecordDict, what: str) -> ArrayRecord:
             f"{what} has {len(records)} array records, but a summary needs exactly one: the model"
         )
     return next(iter(records.values()))
-
-
-def _array(record: ArrayRecord, name: str, what: str) -> np.ndarray:
-    if name not in record:
-        raise ValueError(
-            f"the {what} gives no array {name!r}, which the model has; it gives "
-            f"{', '.join(record) or '(none)'}"
-        )
-    return record[name].numpy()

@@ -5,10 +5,20 @@ from typing import Protocol
 
 import numpy as np
 
-__all__ = ["choose_layers", "group_layers"]
+__all__ = ["choose_layers", "group_layers", "local_change"]
 
 # What batch normalisation counts and averages while it trains: state, not a gradient.
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+def local_change(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Return by how much an array has changed, before minus after, in float32 at least.
+
+    The difference of two values of float16 may lie beyond its range.
+    """
+    dtype = np.result_type(before, after, np.float32)
+    difference: np.ndarray = np.subtract(before, after, dtype=dtype)
+    return difference
 
 
 def group_layers(names: Iterable[str]) -> dict[str, tuple[str, ...]]:

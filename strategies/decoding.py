@@ -16,6 +16,10 @@ from .model import Model
 __all__ = ["SummaryDecoder", "check_update", "decode_loss", "read_array"]
 
 _NUMPY = "numpy.ndarray"
+_NO_MOD = (
+    ", so the mod has not answered: put summary_mod first among the mods of the whole app, "
+    "ClientApp(mods=[summary_mod, ...])"
+)
 _HEADER_BYTES = 256  # of an array in NumPy's format; 128 as NumPy writes it
 
 
@@ -75,7 +79,7 @@ def decode_loss(content: RecordDict) -> dict[str, np.ndarray]:
     """
     record = content.array_records.get(SUMMARY)
     if record is None or set(record) != {LOSS, NUM_EXAMPLES}:
-        raise ValueError("the answer holds no loss and number of examples")
+        raise ValueError(f"the answer holds no loss and number of examples{_NO_MOD}")
     values = {name: read_array(record[name]) for name in (LOSS, NUM_EXAMPLES)}
     for name, value in values.items():
         if value.shape != (1,) or not np.isfinite(value).all():
@@ -131,11 +135,12 @@ class SummaryDecoder:
         """
         record = content.array_records.get(SUMMARY)
         if record is None:
-            raise ValueError("the answer holds no summary")
+            raise ValueError(f"the answer holds no summary{_NO_MOD}")
         if record.keys() != self.sizes.keys():
             raise ValueError(
                 f"summary of the layers {', '.join(record) or '(none)'}, but "
-                f"{', '.join(self.sizes)} were asked for"
+                f"{', '.join(self.sizes)} were asked for (if the app has a mod that renames "
+                "arrays, put summary_mod before it)"
             )
         return {layer: self._decode_layer(record[layer], layer) for layer in self.sizes}
 

@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.common import log
 from flwr.serverapp.strategy import Strategy
 
-from pncs_flower.layers import choose_layers
+from pncs_flower.layers import choose_layers, local_change
 from pncs_flower.protocol import SummaryRequest
 from pncs_flower.sketches import parse_sketch
 
@@ -246,7 +246,10 @@ def sketch_mismatch(
     layers = choose_layers(before, request.layers)
     for layer, names in layers.items():
         update = np.concatenate(
-            [(read_array(before[name]) - read_array(after[name])).ravel() for name in names]
+            [
+                local_change(read_array(before[name]), read_array(after[name])).ravel()
+                for name in names
+            ]
         )
         wire = sketch.encode(update, seed=seed, round=round, layer=layer)
         expected = sketch.decode(wire, len(update)).astype(np.float64)
