@@ -13,9 +13,10 @@ from apps.flower_examples import NEEDS, Config, Select
 from flwr.serverapp.strategy import Result, Strategy
 from ray_process import TESTS, run_script
 
+from pncs_flower import strategies
 from pncs_flower.clients import summary_mod
 from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.strategies import PNCS, RoundRobin, UniformSelection
+from pncs_flower.strategies import PNCS, RoundRobin, SelectionError, UniformSelection
 
 CLIENTS, SELECTED = 8, 2
 CHANGED: dict[str, Config] = {
@@ -155,6 +156,38 @@ def test_trees_are_chosen_by_rules_that_ask_for_no_sketch(kind: type[Any]) -> No
     trees = load(TREES).trees_of(result.arrays)
     assert [str(tree["client"]) for tree in trees] == [c for r in history for c in r.delivered]
     assert metric_names(result) == metric_names(run(TREES, alone))
+
+
+def test_trees_have_no_gradient_to_compare() -> None:
+    with pytest.raises(ValueError, match=r"no floating-point array.*UniformSelection, RoundRobin"):
+        run(TREES, Selecting(), summary_mod, **CHANGED[TREES])
+
+
+RULES = [
+    name
+    for name, kind in vars(strategies).items()
+    if isinstance(kind, type)
+    and issubclass(kind, strategies.SelectionStrategy)
+    and kind is not strategies.SelectionStrategy
+]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_understands_what_the_examples_report(rule: str) -> None:
+    """Flower's examples say train_loss and eval_loss; what a rule needs is found in them."""
+    selecting = Selecting(getattr(strategies, rule))
+    run("quickstart_pytorch", selecting, summary_mod)
+    assert [len(record.delivered) for record in selecting.strategy.history] == [SELECTED] * 3
+    assert all(record.rejected == {} for record in selecting.strategy.history)
+
+
+@pytest.mark.parametrize("rule", [strategies.Oort, strategies.ActiveFL])
+def test_a_loss_under_another_name_is_told_by_an_option(rule: type[Any]) -> None:
+    with pytest.raises(SelectionError, match=r"train_logloss.*loss_key"):
+        run("quickstart_sklearn", Selecting(rule), summary_mod)
+    selecting = Selecting(rule, loss_key="train_logloss")
+    run("quickstart_sklearn", selecting, summary_mod)
+    assert [len(record.delivered) for record in selecting.strategy.history] == [SELECTED] * 3
 
 
 @pytest.mark.slow
