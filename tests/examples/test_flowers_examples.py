@@ -190,6 +190,32 @@ def test_a_loss_under_another_name_is_told_by_an_option(rule: type[Any]) -> None
     assert [len(record.delivered) for record in selecting.strategy.history] == [SELECTED] * 3
 
 
+FORGETFUL = [
+    "quickstart_sklearn",
+    "quickstart_pytorch",
+    "quickstart_jax",
+    "resnet",
+    "fedprox",
+]
+"""Examples that draw nothing anew, and whose clients remember nothing."""
+
+
+@pytest.mark.parametrize("name", FORGETFUL)
+def test_a_run_that_is_made_longer_is_the_longer_run(name: str, tmp_path: Path) -> None:
+    kind = RoundRobin if name == TREES else PNCS
+    settings = CHANGED.get(name, {})
+
+    def outcome(folder: Path | None, rounds: int) -> tuple[list[list[str]], dict[str, bytes], Any]:
+        selecting = Selecting(kind, checkpoint=folder)
+        result = run(name, selecting, summary_mod, **settings, **{"num-server-rounds": rounds})
+        chosen = [record.chosen for record in selecting.strategy.history]
+        model = {name: array.numpy().tobytes() for name, array in result.arrays.items()}
+        return chosen, model, metric_names(result)
+
+    outcome(tmp_path, 2)
+    assert outcome(tmp_path, 4) == outcome(None, 4)
+
+
 @pytest.mark.slow
 def test_all_of_them_on_ray(tmp_path: Path) -> None:
     """With the choices and the model that the same app has in process, if it is not random."""
