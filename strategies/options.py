@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
 from typing import Literal, TypedDict
 
@@ -114,14 +115,17 @@ class CheckedOptions:
     ride_along: bool = True
 
     @classmethod
-    def of(cls, options: SelectionOptions, strategy: str) -> "CheckedOptions":
-        """Return the options of a strategy, or raise TypeError for one that does not exist."""
-        known = [field.name for field in fields(cls)]
+    def of(cls, options: SelectionOptions, strategy: type) -> "CheckedOptions":
+        """Return the options of a kind of strategy, or raise TypeError for one it does not have."""
+        shared = [field.name for field in fields(cls)]
         for name in options:
-            if name not in known:
-                meant = get_close_matches(name, ["num_selected", *known], n=1)
+            if name not in shared:
+                parameters = signature(strategy).parameters.values()
+                own = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+                known = [*own, *(option for option in shared if option not in own)]
+                meant = get_close_matches(name, known, n=1)
                 hint = f"did you mean {meant[0]!r}?" if meant else f"there are {', '.join(known)}"
-                raise TypeError(f"{strategy} has no option {name!r}: {hint}")
+                raise TypeError(f"{strategy.__name__} has no option {name!r}: {hint}")
         return cls(**options)
 
     def check(self, num_selected: int) -> None:

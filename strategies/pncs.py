@@ -194,8 +194,9 @@ class PNCS(SelectionStrategy):
     per_layer : bool (default: False)
         Choose ``num_selected`` clients for each of ``layers``, whose mean that layer becomes; a
         round then trains all of these, up to ``num_selected`` times the number of layers. Layers
-        that are not compared are averaged over all of them. For reproducing the paper; the base
-        strategy must be one that averages.
+        that are not compared are averaged over all of them: the earlier code of one of the authors
+        averages those over all clients, for which every client would have to send its update. For
+        reproducing the paper; the base strategy must be one that averages.
     **options
         See `SelectionOptions`.
 

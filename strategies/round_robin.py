@@ -22,7 +22,7 @@ class RoundRobinRule(SelectionRule):
     num_selected: int = 2
 
     def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
-        """Choose by the round of the last update, then by the permutation."""
+        """Choose by the round of the last turn, then by the permutation."""
 
         def turn(client: str) -> tuple[int, int]:
             # Drawn anew in each round: with one order for the whole run, and a number of clients
@@ -33,7 +33,9 @@ class RoundRobinRule(SelectionRule):
 
 
 class RoundRobin(SelectionStrategy):
-    """Select the clients whose last update is longest ago; nobody is asked for anything.
+    """Select the clients whose last turn is longest ago; nobody is asked for anything.
+
+    A client that was chosen and failed has had its turn.
 
     Parameters
     ----------

@@ -100,7 +100,7 @@ class SelectionStrategy(Strategy):
     ) -> None:
         check_rule(rule)
         asked = getattr(rule, "num_candidates", None)
-        self.options = CheckedOptions.of(options, type(self).__name__)
+        self.options = CheckedOptions.of(options, type(self))
         self.options.check(rule.num_selected)
         if asked is not None and asked < self.options.min_summaries:
             raise ValueError(

@@ -12,11 +12,20 @@ from pncs_flower.clients import SummaryMod, summary_mod
 from pncs_flower.simulations.in_process import InProcessGrid
 from pncs_flower.strategies import (
     PNCS,
+    ActiveFL,
+    DivFL,
+    FedCor,
+    GradientMemory,
+    GradientNorm,
+    Oort,
+    PowerOfChoice,
     RoundRobin,
     SelectionError,
+    SelectionStrategy,
     TooFewClientsError,
     UniformSelection,
 )
+from pncs_flower.strategies.uniform import UniformRule
 
 
 def start(strategy, clients: int = 4):
@@ -181,6 +190,35 @@ def test_client_without_the_mod_says_which_line_is_missing():
 def test_option_of_another_type_or_name(options, message):
     with pytest.raises(TypeError, match=message):
         PNCS(FedAvg(), **options)
+
+
+OWN_OPTIONS = {
+    PNCS: ("layer_weight", "layer_weights"),
+    GradientMemory: ("forgeting", "forgetting"),
+    DivFL: ("stales", "stale"),
+    GradientNorm: ("sumary", "summary"),
+    PowerOfChoice: ("variants", "variant"),
+    FedCor: ("shedule", "schedule"),
+    ActiveFL: ("sharpnes", "sharpness"),
+    Oort: ("pacer_steps", "pacer_step"),
+    UniformSelection: ("num_selectd", "num_selected"),
+    RoundRobin: ("queue_lenght", "queue_length"),
+}
+
+
+@pytest.mark.parametrize("kind", OWN_OPTIONS, ids=lambda kind: kind.__name__)
+def test_an_unknown_option_is_told_the_rules_own_options_too(kind):
+    wrong, meant = OWN_OPTIONS[kind]
+    hint = f"{kind.__name__} has no option '{wrong}': did you mean '{meant}'"
+    with pytest.raises(TypeError, match=hint):
+        kind(FedAvg(), **{wrong: 1})
+    with pytest.raises(TypeError, match=rf"has no option 'zzz': there are .*{meant}.*"):
+        kind(FedAvg(), zzz=1)
+
+
+def test_an_option_of_a_rule_is_none_of_a_strategy_with_any_rule():
+    with pytest.raises(TypeError, match="'layers': there are queue_length"):
+        SelectionStrategy(FedAvg(), UniformRule(), layers=["head"])
 
 
 @pytest.mark.parametrize("option", [{"p": "4"}, {"sketch": None}])
