@@ -19,7 +19,10 @@ from .exchange import Replies, content_bytes, sort_replies
 from .history import RoundRecord
 from .pre_round import PreRound
 
-__all__ = ["Ahead", "guess_next_content"]
+__all__ = ["OTHER_CLIENTS", "Ahead", "guess_next_content"]
+
+OTHER_CLIENTS = "other clients take part than were asked"
+"""Why answers are of no use where clients came or went: the guess at the message may be right."""
 
 _ROUND = "server-round"
 
@@ -125,7 +128,7 @@ class Ahead:
             How many answers are enough.
         """
         if round != self.record.round or dict(candidates) != dict(self.candidates):
-            return "other clients take part than were asked"
+            return OTHER_CLIENTS
         if content != self.content:
             return "the base strategy sends another message than was expected"
         if len(self.summaries) < least:

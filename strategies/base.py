@@ -52,7 +52,11 @@ def check_base(base: Strategy, num_selected: int) -> None:
         if type(strategy).start is not Strategy.start:
             log(
                 WARNING,
-                "%s has a start() of its own, which is not called: the selection strategy's is",
+                "%s has a start() of its own, which is not called: the selection strategy's is. "
+                "What it does after each round belongs into start(evaluate_fn=...), which gets the "
+                "round and the model, or start(should_stop=...), which gets the round and all "
+                "metrics so far (let it return False); what it does before or after all rounds "
+                "belongs before or after start()",
                 type(strategy).__name__,
             )
         check_limits(strategy, num_selected, ("min_train_nodes", "min_available_nodes"), "train")

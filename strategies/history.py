@@ -16,6 +16,8 @@ from pncs_flower.files import naming, write_whole
 
 __all__ = ["Records", "RoundRecord", "append_json_line", "write_json_lines"]
 
+_SHOWN = 20  # clients in the line of a log
+
 
 @dataclass
 class RoundRecord:
@@ -82,6 +84,18 @@ class RoundRecord:
     bytes_up: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        """Return the round in one line, for a log."""
+        chosen = ", ".join(self.chosen[:_SHOWN]) or "nobody"
+        more = len(self.chosen) - _SHOWN
+        parts = [f"Round {self.round}: chosen {chosen}{f' and {more} more' if more > 0 else ''}"]
+        if self.asked:
+            parts.append(f"{len(self.answered)} of {len(self.asked)} asked answered")
+        parts.append(f"{len(self.delivered)} of {len(self.chosen)} chosen delivered")
+        if self.rejected:
+            parts.append(f"{len(self.rejected)} rejected")
+        return "; ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON values."""

@@ -68,7 +68,8 @@ class SelectionOptions(TypedDict, total=False):
         Ask for the next round's summaries in the exchange in which this round's model is sent out
         for evaluation, which saves an exchange. Where the answers turn out to be of no use (other
         clients take part, the base strategy changed its message, too few answered), a pre-round of
-        its own is held.
+        its own is held. After the second misfit in a row that is not due to clients that came or
+        went, they are asked for ahead again after 2, 4, ... and at most 16 rounds.
     """
 
     queue_length: int

@@ -1,19 +1,21 @@
 """Whether a round's summaries are asked for ahead, and whether the answers are used."""
 
 from collections.abc import Iterable, Mapping
+from logging import INFO
 
 from flwr.app import ArrayRecord, Message
+from flwr.common import log
 
-from .ahead import Ahead, guess_next_content
+from .ahead import OTHER_CLIENTS, Ahead, guess_next_content
 from .history import RoundRecord
 from .pre_round import PreRound
 from .rule import Summary
 
 __all__ = ["RideAlong"]
 
-# A base strategy whose next message cannot be guessed so many times in a row has clients train in
-# vain, so no more guesses are made.
-_MOST_MISFITS = 2
+# A base strategy whose next message cannot be guessed has clients train in vain, so after some
+# misfits in a row, guesses are made after 1, 2, 4, ... and at last so many rounds.
+_LONGEST_REST = 16
 
 
 class RideAlong:
@@ -30,6 +32,8 @@ class RideAlong:
         self._sent: tuple[Message, ArrayRecord] | None = None
         self._ahead: Ahead | None = None
         self._misfits = 0
+        self._next_try = 0
+        self._told = False
 
     def note(self, template: Message, arrays: ArrayRecord) -> None:
         """Remember a round's training message and its model, to guess the next from."""
@@ -37,9 +41,7 @@ class RideAlong:
 
     def may_ask(self, number: int) -> bool:
         """Tell whether a round's summaries may be asked for ahead."""
-        return (
-            self._sent is not None and number <= self.last_round and self._misfits < _MOST_MISFITS
-        )
+        return self._sent is not None and self._next_try <= number <= self.last_round
 
     def requests(
         self, pre_round: PreRound, arrays: ArrayRecord, candidates: Mapping[str, int], number: int
@@ -96,7 +98,23 @@ class RideAlong:
         if misfit is None:
             self._misfits, record.pre_round = 0, "ahead"
             return ahead.hand_over(record), ahead.pre_round.ticket
-        self._misfits += 1
+        if misfit != OTHER_CLIENTS:
+            self._rest(misfit, record.round)
         ahead.discard(record)
         record.pre_round = f"own: {misfit}"
         return None
+
+    def _rest(self, misfit: str, number: int) -> None:
+        """Make the next guess after as many rounds as there have been misfits in vain."""
+        self._misfits += 1
+        self._next_try = number + min(2 ** (self._misfits - 1), _LONGEST_REST)
+        if self._misfits > 1 and not self._told:
+            self._told = True
+            log(
+                INFO,
+                "Round %d: summaries asked for ahead were of no use (%s). They are asked for "
+                "ahead again after 2, 4, ... and at most %d rounds, until they are.",
+                number,
+                misfit,
+                _LONGEST_REST,
+            )

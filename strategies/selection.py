@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable, Iterable
 from functools import partial, wraps
-from logging import INFO
+from logging import INFO, WARNING
 from pathlib import Path
-from typing import Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.common import log
@@ -130,6 +130,7 @@ class SelectionStrategy(Strategy):
         self._clients: dict[str, int] = {}
         self._configured: list[Message] = []
         self._loop: Loop | None = None
+        self._everybody_told = False
         self._training: Training | None = None
         self._timeout: float | None = None
 
@@ -237,6 +238,7 @@ class SelectionStrategy(Strategy):
             check_evaluation(self.base, len(self._clients))
         elif len(self._clients) < evaluating:  # noted now, before the record is written
             record.notes.append("too few clients are left for an evaluation: there is none")
+        self._tell_if_everybody_is_chosen()
         self._selector.learn_sizes(self._roster.num_examples)
         self._selector.note_without_examples(self._roster.without_examples, server_round)
         plan = self._selector.plan(server_round, list(self._clients))
@@ -322,6 +324,7 @@ class SelectionStrategy(Strategy):
             self._selector.end_round(
                 training.plan, record.answered, training.sent, sound, not record.delivered
             )
+        log(INFO, "\t└──> %s", record.line())
         self._records.write()
         if self._loop is not None:
             self._loop.note_train_metrics(server_round - self._offset, metrics)
@@ -382,6 +385,19 @@ class SelectionStrategy(Strategy):
         )
         self._training = Training(messages, plan, checks, sketches, grid, self._timeout)
         return self._training.send(record)
+
+    def _tell_if_everybody_is_chosen(self) -> None:
+        if len(self._clients) > self.rule.num_selected or self._everybody_told:
+            return
+        self._everybody_told = True
+        log(
+            WARNING,
+            "num_selected is %d and %d clients take part, so all are chosen in each round: there "
+            "is nothing to choose. (flwr run simulates 2 clients unless it is told otherwise, as by "
+            "--federation-config num-supernodes=10)",
+            self.rule.num_selected,
+            len(self._clients),
+        )
 
     def _stop_after_empty_rounds(self) -> None:
         last = self.history[-self.options.max_empty_rounds :]
@@ -469,6 +485,19 @@ class SelectionStrategy(Strategy):
         base = " of ".join(type(strategy).__name__ for strategy in unwrap(self.base))
         options = f"queue_length={self.options.queue_length}, seed={self.options.seed}"
         return f"{self.rule}, {options}, base={base}"
+
+    if not TYPE_CHECKING:  # else a type checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Say where an attribute of the base strategy is to be found."""
+            hint = ""
+            for depth, strategy in enumerate(unwrap(self.__dict__.get("base"))):
+                if not name.startswith("__") and hasattr(strategy, name):
+                    where = ".".join(["base", *["strategy"] * depth])
+                    hint = f", but its {type(strategy).__name__} has: use strategy.{where}.{name}"
+                    break
+            message = f"{type(self).__name__!r} object has no attribute {name!r}{hint}"
+            raise AttributeError(message, name=name, obj=self)
 
     @property
     def _offset(self) -> int:

@@ -139,12 +139,19 @@ class Training:
             for client, message in self.sent.items()
             if message.metadata.message_id in lost and message is not self.messages.whole[client]
         }
-        if again:
+        left = None
+        if self.timeout is not None:  # one time limit for all of a round's training
+            left = self.timeout - (time.monotonic() - self.start)
+        if again and left is not None and left <= 0:
+            record.notes.append(f"{', '.join(again)} had lost the update when the time was up")
+        elif again:
             self.sent |= again
+            if left is not None:
+                expire(again.values(), left)
             record.bytes_down["training"] += sum(content_bytes(m.content) for m in again.values())
             record.notes.append(f"{', '.join(again)} had lost the update and trained again")
             received += self.grid.send_and_receive(
-                list(again.values()), timeout=self.timeout or TIMEOUT
+                list(again.values()), timeout=TIMEOUT if left is None else left
             )
         record.seconds["training"] = time.monotonic() - self.start
         return received

@@ -74,24 +74,38 @@ def test_clients_that_will_cool_down_are_not_asked():
         assert not set(record.asked) & set(record.cooling)
 
 
-def test_base_strategy_that_changes_its_message_is_right_and_soon_not_guessed_any_more():
-    class Decaying(FedAvg):
-        def configure_train(self, server_round, arrays, config, grid):
-            config["lr"] = 0.5 / server_round
-            return super().configure_train(server_round, arrays, config, grid)
+def tries(strategy):
+    """Return the rounds whose summaries were asked for ahead."""
+    return [r.round for r in strategy.history if r.pre_round not in ("own", None)]
 
-    ahead, result, _ = run(base=Decaying())
-    own, own_result, _ = run(base=Decaying(), ride_along=False)
+
+def test_base_strategy_that_changes_its_message_is_right_and_guessed_at_less_and_less(caplog):
+    caplog.set_level("INFO", logger="flwr")
+    rounds = 40
+    ahead, result, _ = run(base=Halving(), rounds=rounds)
+    own, own_result, _ = run(base=Halving(), rounds=rounds, ride_along=False)
     assert choices(ahead) == choices(own)
     assert result.arrays == own_result.arrays
-    reasons = [r.pre_round for r in ahead.history]
-    assert (
-        reasons[1]
-        == reasons[2]
-        == ("own: the base strategy sends another message than was expected")
-    )
-    assert reasons[3:] == ["own"] * (ROUNDS - 3)
+    assert tries(ahead) == [2, 3, 5, 9, 17, 33]
+    reason = "the base strategy sends another message than was expected"
+    assert ahead.history[1].pre_round == f"own: {reason}"
     assert ahead.history[1].bytes_down["pre-round unused"] > 0
+    told = [r.getMessage() for r in caplog.records if "asked for ahead" in r.getMessage()]
+    assert len(told) == 1
+    assert told[0].startswith("Round 3: ")
+    assert reason in told[0]
+
+
+def test_a_base_that_changes_its_message_for_a_while_is_guessed_at_again():
+    class Warming(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            config["lr"] = 0.1 * min(server_round, 4)
+            return super().configure_train(server_round, arrays, config, grid)
+
+    strategy, _, _ = run(base=Warming(), rounds=12)
+    ahead = [r.round for r in strategy.history if r.pre_round == "ahead"]
+    assert tries(strategy) == [2, 3, *ahead]
+    assert ahead == list(range(5, 13))
 
 
 def test_roster_that_changes_between_the_rounds_is_asked_again():
@@ -155,6 +169,23 @@ class Halving(FedAvg):
     def configure_train(self, server_round, arrays, config, grid):
         config["lr"] = 0.5 / server_round
         return super().configure_train(server_round, arrays, config, grid)
+
+
+def test_clients_that_come_and_go_do_not_keep_summaries_from_riding_along():
+    class Settling(Coming):
+        def get_node_ids(self):
+            away = self.rounds_trained < 6
+            return super().get_node_ids() if away else list(self.contexts)
+
+    strategy, _, _ = run(
+        grid=Settling(numpy_app.make_app(summary_mod), CLIENTS),
+        queue_length=0,
+        rounds=12,
+        min_clients=5,
+    )
+    reasons = [record.pre_round for record in strategy.history]
+    assert reasons[1:7] == ["own: other clients take part than were asked"] * 6
+    assert reasons[7:] == ["ahead"] * 5
 
 
 def test_an_update_kept_for_a_guessed_message_is_not_delivered_for_the_real_one():

@@ -1,0 +1,109 @@
+"""What a run says of itself while it runs, and what it says when it is asked for what it lacks."""
+
+import copy
+
+import pytest
+from apps import numpy_app
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+
+from pncs_flower.clients import summary_mod
+from pncs_flower.protocol import MARKER
+from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.strategies import PNCS, RoundRecord, RoundRobin, SelectionStrategy, rules
+
+
+@pytest.fixture
+def log(caplog):
+    caplog.set_level("INFO", logger="flwr")
+    return lambda part: [r.getMessage() for r in caplog.records if part in r.getMessage()]
+
+
+def run(strategy, clients=5, mods=(summary_mod,), rounds=3):
+    grid = InProcessGrid(numpy_app.make_app(*mods), clients)
+    strategy.start(grid, numpy_app.initial_arrays(), num_rounds=rounds)
+    return strategy
+
+
+def test_each_round_has_a_line_that_says_who_was_chosen(log):
+    history = run(PNCS(FedAvg(), num_selected=2, queue_length=2)).history
+    lines = log("chosen ")
+    assert len(lines) == 3
+    for record, line in zip(history, lines, strict=True):
+        assert f"Round {record.round}: chosen {', '.join(record.chosen)}; " in line
+        assert f"{len(record.answered)} of {len(record.asked)} asked answered" in line
+        assert line.endswith("2 of 2 chosen delivered")
+
+
+def test_the_line_counts_those_that_failed(log):
+    def fails(message, context, call_next):
+        marker = message.content.config_records.get(MARKER, {})
+        if marker.get("phase") == "train" and context.node_config["partition-id"] == 0:
+            raise RuntimeError("no")
+        return call_next(message, context)
+
+    run(
+        RoundRobin(FedAvg(), num_selected=3, seed=0), clients=4, mods=(fails, summary_mod), rounds=1
+    )
+    (line,) = log("chosen ")
+    assert line.endswith("Round 1: chosen 0, 1, 3; 2 of 3 chosen delivered; 1 rejected")
+
+
+def test_the_line_of_many_clients_is_no_longer_than_a_line():
+    many = [str(number) for number in range(1000)]
+    line = RoundRecord(7, asked=many, answered=many, chosen=many, delivered=many).line()
+    assert "and 980 more; 1000 of 1000 asked answered" in line
+    assert len(line) < 200
+
+
+@pytest.mark.parametrize(("clients", "times"), [(2, 1), (3, 0)])
+def test_a_rule_that_has_nothing_to_choose_says_so_once(log, clients, times):
+    run(PNCS(FedAvg(), num_selected=2, queue_length=0), clients)
+    told = log("there is nothing to choose")
+    assert len(told) == times
+    assert all("num_selected is 2 and 2 clients take part" in line for line in told)
+
+
+class Saving(FedAvg):
+    def set_save_path(self, path):
+        self.path = path
+
+
+def test_an_attribute_of_the_base_is_found_with_the_help_of_the_error():
+    strategy = PNCS(Saving())
+    with pytest.raises(AttributeError, match=r"'PNCS' .* Saving has: use strategy\.base\.set_save"):
+        strategy.set_save_path("there")
+    outer = PNCS(DifferentialPrivacyServerSideFixedClipping(Saving(), 1.0, 1.0, 2))
+    with pytest.raises(AttributeError, match=r"use strategy\.base\.strategy\.set_save_path"):
+        outer.set_save_path("there")
+
+
+def test_an_attribute_that_nobody_has_is_missing_as_ever():
+    strategy = PNCS(Saving())
+    assert not hasattr(strategy, "nothing")
+    with pytest.raises(AttributeError, match=r"'PNCS' object has no attribute 'nothing'$"):
+        _ = strategy.nothing
+    assert copy.copy(strategy).rule == strategy.rule
+    with pytest.raises(AttributeError):
+        PNCS.__new__(PNCS).rule  # noqa: B018 - nothing is set yet, and nothing is asked for ever
+
+
+def test_a_base_with_a_loop_of_its_own_is_told_where_its_steps_belong(log):
+    class Looping(FedAvg):
+        def start(self, *arguments, **options):
+            return super().start(*arguments, **options)
+
+    PNCS(Looping())
+    (line,) = log("has a start() of its own")
+    assert "evaluate_fn=" in line
+    assert "should_stop=" in line
+
+
+def test_every_rule_can_be_had_without_its_strategy():
+    kinds = [getattr(rules, name) for name in rules.__all__]
+    assert all(issubclass(kind, rules.SelectionRule) for kind in kinds)
+    for kind in set(kinds) - {rules.SelectionRule}:
+        assert kind.__name__.endswith("Rule")
+    strategy = SelectionStrategy(FedAvg(), rules.PNCSRule(num_selected=2), queue_length=2)
+    assert [r.chosen for r in run(strategy).history] == [
+        r.chosen for r in run(PNCS(FedAvg(), num_selected=2, queue_length=2)).history
+    ]
