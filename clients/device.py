@@ -14,17 +14,18 @@ Precision = Literal["float32", "bfloat16"]
 """What a forward pass computes in. Weights, sums and what travels are float32 in either."""
 
 
-def granted_gpus() -> list[int] | None:
+def granted_gpus() -> list[str] | None:
     """Return the GPUs that Ray gave to this worker; None outside a Ray worker.
 
-    A worker that was given none may still see them all, so what is visible says nothing.
+    A worker that was given none may still see them all, so what is visible says nothing. They are
+    numbers, or what ``CUDA_VISIBLE_DEVICES`` names them by: "GPU-3f2a..." or "MIG-...".
     """
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return None
     if ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
         return None
-    return [int(gpu) for gpu in ray.get_gpu_ids()]
+    return [str(gpu) for gpu in ray.get_gpu_ids()]
 
 
 def choose_device(wanted: str = "auto") -> torch.device:
@@ -59,7 +60,7 @@ def choose_device(wanted: str = "auto") -> torch.device:
         return torch.device("cpu")
     if not given or not torch.cuda.is_available():
         reason = (
-            f"Ray gave it {'GPU ' + str(granted[0]) if granted else 'none'}"
+            f"Ray gave it {f'GPU {granted[0]}' if granted else 'none'}"
             if granted is not None
             else "it is not in a Ray worker"
         )

@@ -4,13 +4,19 @@ It is kept in the context's state, the only memory that a client has in a deploy
 message may meet a new process.
 """
 
-from flwr.app import ConfigRecord, RecordDict
+from copy import deepcopy
 
-__all__ = ["drop_kept", "keep", "take_kept"]
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-_PREFIX = "pncs-kept"
+__all__ = ["copy_state", "drop_kept", "keep", "set_aside", "take_kept"]
+
+_Record = ArrayRecord | MetricRecord | ConfigRecord
+
+_OURS = "pncs-"  # what the library itself has in a state
+_PREFIX = f"{_OURS}kept"
 _TICKET = _PREFIX
 _RECORD = f"{_PREFIX}/"
+_AFTER = f"{_PREFIX}-state/"
 
 
 def keep(state: RecordDict, ticket: str, update: RecordDict) -> None:
@@ -22,22 +28,70 @@ def keep(state: RecordDict, ticket: str, update: RecordDict) -> None:
 
 
 def take_kept(state: RecordDict, ticket: str) -> RecordDict | None:
-    """Return the update kept under a ticket and forget it; None if there is none."""
+    """Return the update kept under a ticket and forget it; None if there is none.
+
+    The app's state becomes what the training left, if that was set aside.
+    """
     stored = state.config_records.get(_TICKET)
     update = None
     if stored is not None and ticket and stored["ticket"] == ticket:
-        update = RecordDict(
-            {
-                name.removeprefix(_RECORD): record
-                for name, record in state.items()
-                if name.startswith(_RECORD)
-            }
-        )
+        update = _under(state, _RECORD)
+        removed = stored.get("removed", [])
+        for name in removed if isinstance(removed, list) else []:
+            state.pop(str(name), None)
+        for name, record in _under(state, _AFTER).items():
+            state[name] = record
     drop_kept(state)
     return update
 
 
 def drop_kept(state: RecordDict) -> None:
     """Forget the update kept, so that its memory is free."""
-    for name in [n for n in state if n == _TICKET or n.startswith(_RECORD)]:
+    for name in [n for n in state if n == _TICKET or n.startswith((_RECORD, _AFTER))]:
         del state[name]
+
+
+def copy_state(state: RecordDict) -> RecordDict:
+    """Return the app's own part of a state, which stays as it is whatever the app does to it."""
+    return RecordDict({name: _copy(record) for name, record in _own(state).items()})
+
+
+def set_aside(state: RecordDict, before: RecordDict) -> None:
+    """Put the app's part of a state back to what it was, for a client that may not be chosen.
+
+    What the training has made of it stays beside the kept update, if there is one, and comes back
+    with it.
+
+    Parameters
+    ----------
+    state : RecordDict
+        The state.
+    before : RecordDict
+        What `copy_state` returned before the training.
+    """
+    after = _own(state)
+    removed = [name for name in before if name not in after]
+    changed = {n: record for n, record in after.items() if n not in before or record != before[n]}
+    for name in changed:
+        del state[name]
+    for name in [*removed, *(n for n in changed if n in before)]:
+        state[name] = before[name]
+    stored = state.config_records.get(_TICKET)
+    if stored is not None:
+        if removed:
+            stored["removed"] = removed
+        for name, record in changed.items():
+            state[_AFTER + name] = record
+
+
+def _own(state: RecordDict) -> RecordDict:
+    return RecordDict({n: record for n, record in state.items() if not n.startswith(_OURS)})
+
+
+def _under(state: RecordDict, prefix: str) -> RecordDict:
+    return RecordDict({n.removeprefix(prefix): r for n, r in state.items() if n.startswith(prefix)})
+
+
+def _copy(record: _Record) -> _Record:
+    # The values of arrays are bytes, which nobody changes; the lists of other records are not.
+    return record.copy() if isinstance(record, ArrayRecord) else deepcopy(record)

@@ -180,7 +180,7 @@ def full_batch_gradient(
     -------
     dict of str to Tensor
         One gradient for each entry of the model's state, under its name; zero for what is not
-        trained.
+        trained. A tensor that has two names (tied weights) has its gradient under both.
     """
     inputs, targets = examples
     _seed(seed, inputs.device)
@@ -192,7 +192,7 @@ def full_batch_gradient(
         (loss * (len(chunk) / len(inputs))).backward()
     gradient = {
         name: parameter.grad
-        for name, parameter in model.named_parameters()
+        for name, parameter in model.named_parameters(remove_duplicate=False)
         if parameter.grad is not None
     }
     return {

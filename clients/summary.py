@@ -28,7 +28,7 @@ from pncs_flower.sketches import parse_sketch
 from .client_fn import App, call_app
 from .form import check_gradient, check_update
 from .identity import client_key
-from .kept import drop_kept, keep, take_kept
+from .kept import copy_state, drop_kept, keep, set_aside, take_kept
 from .privacy import SketchNoise
 
 __all__ = ["GradientFunction", "SummaryMod", "summary_mod"]
@@ -47,7 +47,8 @@ class SummaryMod:
     ----------
     gradient : callable, optional (default: None)
         ``gradient(message, context) -> ArrayRecord``: the gradient of the client's loss at the
-        weights in the message, under the names of the weights. Needed only where a strategy asks
+        weights in the message, under the names of the weights; one that is tied to another,
+        and has two names, under both. Needed only where a strategy asks
         for summaries of the gradient (``summary="gradient"``); no one but the app can compute it
         without training. The message is the one that its train function would get.
     num_examples : callable, optional (default: None)
@@ -57,6 +58,18 @@ class SummaryMod:
     noise : SketchNoise, optional (default: None)
         Clip each summary and add noise to it before it leaves. A request for the loss, which it is
         not for, is then an error.
+    restore_state : bool (default: False)
+        For an app that keeps something in ``context.state``: after a pre-round it is put back to
+        what it was, and a client that is chosen then has the state that its training left. So only
+        the chosen count as having trained, as they would without a pre-round. False leaves the
+        state as the pre-round's training left it, also on clients that are not chosen.
+
+    Notes
+    -----
+    Every client that is asked trains, and keeps its update in ``context.state`` under names
+    that begin with ``pncs-kept`` until it is chosen or hears of the next round. On a client, that
+    is one model more; a simulation holds the states of all its clients, so it holds a model for
+    each one that was asked.
 
     Examples
     --------
@@ -70,6 +83,7 @@ class SummaryMod:
         gradient: GradientFunction | None = None,
         num_examples: Callable[[Context], int] | None = None,
         noise: SketchNoise | None = None,
+        restore_state: bool = False,
     ) -> None:
         if isinstance(gradient, Message):
             raise TypeError(
@@ -79,6 +93,7 @@ class SummaryMod:
         self._gradient = gradient
         self._num_examples = num_examples
         self._noise = noise
+        self._restore_state = restore_state
         self._noise_told = False
 
     def __call__(self, message: Message, context: Context, call_next: App) -> Message:
@@ -100,7 +115,12 @@ class SummaryMod:
         ticket = str(marker.get(TICKET, ""))
         if phase == SUMMARIZE:
             drop_kept(context.state)
-            return self._summarize(message, context, call_next, marker, ticket)
+            if not self._restore_state:
+                return self._summarize(message, context, call_next, marker, ticket)
+            before = copy_state(context.state)
+            reply = self._summarize(message, context, call_next, marker, ticket)
+            set_aside(context.state, before)
+            return reply
         if phase == TRAIN:
             kept = take_kept(context.state, ticket)
             if kept is not None:
@@ -200,8 +220,9 @@ summary_mod = SummaryMod()
 
 def _loss(message: Message, context: Context, call_next: App, request: SummaryRequest) -> Message:
     if request.max_examples:  # in records of our own: a grid may hand one to many clients
-        for name, config in list(message.content.config_records.items()):
-            message.content[name] = ConfigRecord({**config, MAX_EXAMPLES: request.max_examples})
+        for record_name, config in list(message.content.config_records.items()):
+            wanted = ConfigRecord({**config, MAX_EXAMPLES: request.max_examples})
+            message.content[record_name] = wanted
     reply = call_app(message, context, call_next)
     if reply.has_error():
         return reply

@@ -1,7 +1,9 @@
 """The reference PyTorch client: right gradients, seeded training, and a device of its own."""
 
+import sys
 import weakref
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +14,11 @@ from flwr.app import ArrayRecord  # noqa: E402
 from flwr.serverapp.strategy import FedAvg  # noqa: E402
 from torch import nn  # noqa: E402
 
-from pncs_flower.clients.device import choose_device, compute_in  # noqa: E402
+from pncs_flower.clients.device import (  # noqa: E402
+    choose_device,
+    compute_in,
+    granted_gpus,
+)
 from pncs_flower.clients.pytorch import (  # noqa: E402
     LocalTraining,
     _LastParsed,
@@ -48,6 +54,48 @@ def seeded_model() -> nn.Module:
 
 def weights(model: nn.Module) -> dict[str, np.ndarray]:
     return {name: value.detach().numpy().copy() for name, value in model.state_dict().items()}
+
+
+class Tied(nn.Module):
+    """Scores words by the embedding that they are read with, as language models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(6, 4)
+        self.lm_head = nn.Linear(4, 6, bias=False)
+        self.lm_head.weight = self.embedding.weight
+
+    def forward(self, words):
+        return self.lm_head(self.embedding(words))
+
+
+def word_pairs(context=None) -> tuple:
+    offset = 0 if context is None else int(context.node_config["partition-id"])
+    words = torch.arange(12) % 6
+    return words, (words + 1 + offset) % 6
+
+
+def test_a_tensor_that_has_two_names_has_its_gradient_under_both():
+    gradient = full_batch_gradient(Tied(), word_pairs(), seed=0)
+    assert gradient["lm_head.weight"].abs().sum() > 0
+    assert torch.equal(gradient["lm_head.weight"], gradient["embedding.weight"])
+
+
+@pytest.mark.parametrize("summary", ["gradient", "update"])
+def test_clients_with_tied_weights_are_told_apart_by_either_name(summary):
+    def similarity(layer):
+        strategy = PNCS(
+            FedAvg(fraction_evaluate=0.0), num_selected=2, layers=[layer], summary=summary
+        )
+        torch.manual_seed(3)
+        strategy.start(
+            InProcessGrid(pytorch_client(lambda context: Tied(), word_pairs), 4),
+            ArrayRecord(Tied().state_dict()),
+            num_rounds=1,
+        )
+        return strategy.history[0].mean_similarity
+
+    assert similarity("lm_head") == similarity("embedding") != 0
 
 
 def test_gradient_of_softmax_regression_equals_the_formula():
@@ -226,6 +274,24 @@ def test_device_is_the_gpu_that_was_given(monkeypatch):
     monkeypatch.setattr("pncs_flower.clients.device.granted_gpus", lambda: [0])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert choose_device("auto").type == "cuda"
+
+
+@pytest.mark.parametrize("gpu", [0, "1", "GPU-3f2a8c11-77d2-42fd", "MIG-c6d4f1ef-42e4-5de3"])
+def test_a_gpu_is_named_as_ray_names_it_by_number_or_by_text(monkeypatch, gpu):
+    runtime = SimpleNamespace(worker=SimpleNamespace(mode="worker"))
+    ray = SimpleNamespace(
+        is_initialized=lambda: True,
+        get_runtime_context=lambda: runtime,
+        WORKER_MODE="worker",
+        get_gpu_ids=lambda: [gpu],
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    assert granted_gpus() == [str(gpu)]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_device("auto").type == "cuda"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RuntimeError, match=f"Ray gave it GPU {gpu}"):
+        choose_device("auto")
 
 
 @pytest.mark.parametrize(("wanted", "granted"), [("cuda", None), ("cuda", []), ("auto", [0])])
