@@ -144,6 +144,7 @@ class Ahead:
         """Return the answers, and note in the round's record what they cost."""
         record.asked, record.answered = self.record.asked, self.record.answered
         record.rejected |= self.record.rejected
+        record.notes += self.record.notes
         record.bytes_down |= self.record.bytes_down
         record.bytes_up |= self.record.bytes_up
         record.seconds["pre-round"] = 0.0

@@ -20,6 +20,8 @@ from .history import RoundRecord
 
 __all__ = ["PreRound"]
 
+_NAMED = 5  # clients in a note
+
 
 @dataclass(frozen=True)
 class PreRound:
@@ -150,6 +152,18 @@ class PreRound:
                 reason = shortened(str(error))
                 record.rejected[client] = f"pre-round: {reason}"
                 log(INFO, "Summary of client %s is not used: %s", client, reason)
+        zeros = [client for client, summary in summaries.items() if not _any(summary)]
+        if zeros:
+            more = f" and {len(zeros) - _NAMED} others" if len(zeros) > _NAMED else ""
+            record.notes.append(
+                f"the summary of {', '.join(zeros[:_NAMED])}{more} is all zeros, which says "
+                "nothing of its data: did it train, and are these layers trained under this name "
+                "(tied weights have two)?"
+            )
         record.asked, record.answered = list(candidates), list(summaries)
         record.bytes_up["pre-round"] = replies.bytes_up
         return summaries
+
+
+def _any(summary: Mapping[str, np.ndarray]) -> bool:
+    return any(values.any() for values in summary.values())

@@ -3,17 +3,20 @@
 import numpy as np
 import pytest
 from apps import numpy_app
-from culprits import boom, filled, run, with_summary, with_update
+from culprits import boom, culprit_sends, filled, run, with_summary, with_update
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from pncs_flower.clients import summary_mod
+from pncs_flower.clients import SummaryMod, summary_mod
 from pncs_flower.protocol import MARKER
 from pncs_flower.simulations.in_process import InProcessGrid
 from pncs_flower.strategies import (
     PNCS,
     DeadWorkerError,
+    DivFL,
     EmptyRoundsError,
+    GradientMemory,
+    GradientNorm,
     NoSummariesError,
     RoundRobin,
 )
@@ -268,15 +271,38 @@ def test_too_many_empty_rounds_in_a_row_stop_the_run_with_the_reason():
     assert len(strategy.history) == 4
 
 
-def test_summary_of_zeros_is_like_no_other_and_no_fault():
-    strategy = PNCS(FedAvg(fraction_evaluate=0.0), num_selected=2, queue_length=0)
+ASKING = {
+    "PNCS": lambda base, **o: PNCS(base, queue_length=0, **o),
+    "PNCS on the gradient": lambda base, **o: PNCS(base, summary="gradient", **o),
+    "PNCS, count": lambda base, **o: PNCS(base, sketch="count:8@int8", p=2, **o),
+    "PNCS, power moments": lambda base, **o: PNCS(base, sketch="power-moments:4@float16", **o),
+    "PNCS, coordinates": lambda base, **o: PNCS(base, sketch="coordinates:2", **o),
+    "GradientMemory": GradientMemory,
+    "DivFL": DivFL,
+    "GradientNorm": GradientNorm,
+}
+
+
+@pytest.mark.parametrize("ride_along", [True, False])
+@pytest.mark.parametrize("kind", ASKING.values(), ids=ASKING)
+def test_summary_of_zeros_is_no_fault_and_leaves_a_note_under_every_rule(kind, ride_along):
+    """As where tied weights have another name: nothing else would tell that a choice is blind."""
+    base = FedAvg(fraction_evaluate=1.0 if ride_along else 0.0)
+    strategy = kind(base, num_selected=2, ride_along=ride_along)
     zeros = with_summary(
         lambda s: s.update({n: Array(np.zeros_like(a.numpy())) for n, a in s.items()})
     )
-    result = run("summarize", zeros, strategy)
-    assert not any(record.rejected for record in strategy.history)
-    assert all(len(record.delivered) == 2 for record in strategy.history)
-    assert all(np.isfinite(record.mean_similarity) for record in strategy.history)
+    app = numpy_app.make_app(
+        culprit_sends("summarize", zeros), SummaryMod(gradient=numpy_app.gradient)
+    )
+    result = strategy.start(InProcessGrid(app, 4), numpy_app.initial_arrays(), num_rounds=3)
+    for record in strategy.history:
+        assert not record.rejected
+        assert len(record.delivered) == 2
+        told = [note for note in record.notes if "all zeros" in note]
+        assert len(told) == ("1" in record.asked)
+        assert all("summary of 1 is" in note for note in told)
+    assert "1" in strategy.history[0].asked
     assert all(np.isfinite(array.numpy()).all() for array in result.arrays.values())
 
 
