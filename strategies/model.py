@@ -165,9 +165,10 @@ def _most(dtype: np.dtype) -> float:
     """Return the largest size that a value of a dtype may have.
 
     With larger weights every client's loss and gradient would be infinite in the next round, and so
-    would the square of a change in the memory of an adaptive base strategy.
+    would the square of a change in the memory of an adaptive base strategy. In double precision no
+    more is allowed than in single: sketches of it would be infinite on the wire.
     """
-    square = float(np.sqrt(np.finfo(np.promote_types(dtype, np.float32)).max)) / 4
+    square = float(np.sqrt(np.finfo(np.float32).max)) / 4
     return min(square, float(np.finfo(dtype).max))
 
 

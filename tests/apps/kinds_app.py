@@ -5,6 +5,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 
 from apps import Mod
+from pncs_flower.strategies.decoding import read_array
 
 ARRAYS = {
     "conv.weight": np.full((3, 4), 0.5, np.float32),
@@ -23,6 +24,7 @@ ARRAYS = {
     "table": np.array([[2**53 + 1, -5], [0, 7]], np.int64),
     "index": np.array([3, 1, 2], np.int32),
 }
+FLOATS = tuple(name for name, values in ARRAYS.items() if values.dtype.kind == "f")
 UNCHANGED = ("mask", "flag", "bytes", "index")
 # As a mask of attention may be. Adaptive base strategies cannot take it: a difference is NaN.
 INFINITE = np.array([0.0, -np.inf, np.finfo("f4").min], np.float32)
@@ -38,14 +40,15 @@ def with_infinite() -> ArrayRecord:
 
 def train(message: Message, context: Context) -> Message:
     client = int(context.node_config["partition-id"])
-    arrays = {}
-    for name, array in message.content["arrays"].items():
-        values = array.numpy()
-        if name == "norm.num_batches_tracked":
-            values = values + 3 + client
-        elif values.dtype.kind == "f" and name != "infinite":
-            values = values + values.dtype.type(0.5) * (values.dtype.type(client + 1) - values)
-        arrays[name] = Array(np.asarray(values, dtype=array.dtype))
+    arrays = dict(message.content["arrays"])
+    for name, array in arrays.items():
+        if name in ("norm.num_batches_tracked", *FLOATS):
+            values = read_array(array)  # several times as quick as Flower's way
+            if name in FLOATS:
+                values = values + values.dtype.type(0.5) * (values.dtype.type(client + 1) - values)
+            else:
+                values = values + 3 + client
+            arrays[name] = Array(np.asarray(values, dtype=array.dtype))
     metrics = MetricRecord({"num-examples": 1 + client, "loss": 1.0 / (client + 1)})
     content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics})
     return Message(content, reply_to=message)
@@ -67,6 +70,6 @@ def make_app(*mods: Mod) -> ClientApp:
 def assert_same_kinds(arrays: ArrayRecord) -> None:
     """Assert that a model has the arrays it started with, in shape and dtype, and is finite."""
     for name, first in ARRAYS.items():
-        values = arrays[name].numpy()
+        values = read_array(arrays[name])
         assert (values.shape, values.dtype) == (first.shape, first.dtype), name
         assert np.isfinite(values).all(), name
