@@ -392,9 +392,9 @@ class SelectionStrategy(Strategy):
         self._everybody_told = True
         log(
             WARNING,
-            "num_selected is %d and %d clients take part, so all are chosen in each round: there is "
-            "nothing to choose. (flwr run simulates 2 clients unless it is told otherwise, as by "
-            "--federation-config num-supernodes=10)",
+            "num_selected is %d and %d clients take part, so all are chosen in each round: there "
+            "is nothing to choose. (flwr run simulates 2 clients unless it is told otherwise, as "
+            "by --federation-config num-supernodes=10)",
             self.rule.num_selected,
             len(self._clients),
         )
