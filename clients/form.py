@@ -62,32 +62,39 @@ def check_gradient(
 def _compare(
     given: Mapping[str, Array], weights: Mapping[str, Array], names: Iterable[str], what: str
 ) -> None:
-    odd = [name for name in names if not _alike(given[name], weights[name])]
+    forms = {name: (_form(given[name]), _form(weights[name])) for name in names}
+    odd = [name for name, (one, other) in forms.items() if not _alike(*one, *other)]
     if odd:
         told = "; ".join(
-            f"{name!r} is {given[name].dtype} of shape {tuple(given[name].shape)}, in the model "
-            f"{weights[name].dtype} of {tuple(weights[name].shape)}"
+            f"{name!r} is {dtype} of shape {shape}, in the model {wanted} of {wanted_shape}"
             for name in odd[:_SHOWN]
+            for (dtype, shape), (wanted, wanted_shape) in [forms[name]]
         )
         more = f"; and {len(odd) - _SHOWN} more" if len(odd) > _SHOWN else ""
         raise ValueError(f"{what} has other arrays than the model that it was sent: {told}{more}")
 
 
-def _alike(given: Array, wanted: Array) -> bool:
-    kind = _kind(wanted)
-    if _kind(given) != kind:
+def _form(array: Array) -> tuple[str, tuple[int, ...]]:
+    """Return the dtype and the shape; Flower leaves them out of what a `client_fn` returns."""
+    if array.dtype:
+        return array.dtype, tuple(array.shape)
+    values = array.numpy()
+    return str(values.dtype), values.shape
+
+
+def _alike(given: str, shape: tuple[int, ...], wanted: str, wanted_shape: tuple[int, ...]) -> bool:
+    if _kind(given) != _kind(wanted):
         return False
-    bytes_may_grow = kind == np.dtype(np.uint8).str and len(given.shape) == len(wanted.shape) == 1
-    return tuple(given.shape) == tuple(wanted.shape) or bytes_may_grow
+    bytes_may_grow = wanted == "uint8" and len(shape) == len(wanted_shape) == 1
+    return shape == wanted_shape or bytes_may_grow
 
 
-def _kind(array: Array) -> str:
+def _kind(dtype: str) -> str:
     """Return what an array holds: all precisions of floating point are one."""
     try:
-        dtype = np.dtype(array.dtype)
+        return np.dtype(dtype).kind
     except TypeError:  # a name of another framework's
-        return array.dtype
-    return dtype.str if dtype == np.uint8 else dtype.kind
+        return dtype
 
 
 def _some(arrays: Iterable[str]) -> str:

@@ -15,7 +15,14 @@ def local_change(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     """Return by how much an array has changed, before minus after, in float32 at least.
 
     The difference of two values of float16 may lie beyond its range.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ: NumPy would broadcast.
     """
+    if before.shape != after.shape:
+        raise ValueError(f"an array of shape {before.shape} came back with shape {after.shape}")
     dtype = np.result_type(before, after, np.float32)
     difference: np.ndarray = np.subtract(before, after, dtype=dtype)
     return difference

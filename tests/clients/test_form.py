@@ -103,6 +103,19 @@ def test_a_gradient_of_another_shape_or_kind_is_refused_with_its_name_and_both_s
     assert f"in the model {MODEL[name].dtype} of {MODEL[name].shape}" in reply.error.reason
 
 
+def test_an_array_that_is_said_to_have_another_shape_than_it_has_is_refused():
+    false = Array(np.ones((12, 1), np.float32))
+    false.shape = (12,)
+    app = ClientApp(mods=[SummaryMod()])
+
+    @app.train()
+    def train(message: Message, context) -> Message:
+        arrays = ArrayRecord({**message.content["arrays"], "body.bias": false})
+        return Message(RecordDict({"arrays": arrays}), reply_to=message)
+
+    assert "of shape (12,) came back with shape (12, 1)" in summarize(app).error.reason
+
+
 def test_names_that_are_missing_or_new_are_told():
     fewer = {name: values for name, values in MODEL.items() if name != "mask"}
     reason = summarize(app_that_returns({**fewer, "extra": np.ones(1)})).error.reason

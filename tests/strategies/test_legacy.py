@@ -443,3 +443,20 @@ def test_a_server_fn_app_on_ray_chooses_as_a_message_strategy():
         process.wait()
     strategy, _ = new_style(PNCS, 5, legacy_app.ROUNDS)
     assert choices == [record.chosen for record in strategy.history]
+
+
+def test_an_update_kept_for_another_pre_round_is_not_sent_through_the_bridge_either():
+    class Swapping(SummaryClient):
+        def fit(self, ins):
+            self._context.state["pncs-kept"]["ticket"] = "of another one"
+            return super().fit(ins)
+
+    clients = [CountingClient(number) for number in range(3)]
+    strategy = legacy_app.make_strategy()
+    serve(
+        strategy,
+        [Swapping(client.to_client(), context(k)) for k, client in enumerate(clients)],
+        rounds=1,
+    )
+    assert len(strategy.history[0].delivered) == 2
+    assert sum(len(client.configs) for client in clients) == 3 + 2
