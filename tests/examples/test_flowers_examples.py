@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import json
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -145,6 +146,19 @@ def test_mods_that_log_see_each_training_once(tmp_path: Path) -> None:
     asked = {(client, r.round) for r in selecting.strategy.history for client in r.asked}
     assert logged == asked
     assert lines == len(asked)
+
+
+def test_a_mod_that_reads_the_round_must_come_after_ours_and_the_error_says_so(
+    tmp_path: Path,
+) -> None:
+    """Before it, it would meet messages that are ours, and have no round."""
+    module = load("custom_mods")
+    app = module.quickstart_pytorch.make_client_app(module.logging_mod, summary_mod)
+    config = {**module.RUN_CONFIG, "output": str(tmp_path)}
+    start = time.monotonic()
+    with pytest.raises(SelectionError, match=r"put summary_mod first.*ClientApp\(mods="):
+        module.main(InProcessGrid(app, CLIENTS, config), config, Selecting())
+    assert time.monotonic() - start < 20
 
 
 @pytest.mark.parametrize("kind", [UniformSelection, RoundRobin])

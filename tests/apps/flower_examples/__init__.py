@@ -23,5 +23,6 @@ NEEDS = {
     "opacus_dp": ("torch", "opacus"),
     "resnet": ("torch",),
     "fedprox": (),
+    "named_action": (),
 }
 """The examples, and the packages that each needs beyond Flower and NumPy."""
