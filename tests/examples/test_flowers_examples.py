@@ -62,7 +62,8 @@ def run(name: str, select: Select, *mods: Any, **changed: Any) -> Result:
     module = load(name)
     config = module.RUN_CONFIG | changed
     grid = InProcessGrid(module.make_client_app(*mods), CLIENTS, config)
-    return module.main(grid, config, select)
+    main = module.main if select is alone else getattr(module, "main_with_selection", module.main)
+    return main(grid, config, select)
 
 
 def folders(name: str, folder: Path) -> Config:
@@ -159,6 +160,39 @@ def test_a_mod_that_reads_the_round_must_come_after_ours_and_the_error_says_so(
     with pytest.raises(SelectionError, match=r"put summary_mod first.*ClientApp\(mods="):
         module.main(InProcessGrid(app, CLIENTS, config), config, Selecting())
     assert time.monotonic() - start < 20
+
+
+def test_a_setter_of_the_base_is_told_where_it_is(tmp_path: Path) -> None:
+    module = load("advanced_pytorch")
+    config = {**module.RUN_CONFIG, **CHANGED["advanced_pytorch"], "output": str(tmp_path)}
+    grid = InProcessGrid(module.make_client_app(summary_mod), CLIENTS, config)
+    with pytest.raises(AttributeError, match=r"use strategy\.base\.set_save_path"):
+        module.main(grid, config, Selecting())
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_base_that_samples_is_told_what_to_write(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"fraction_train of \w+ is 0\.5.*use fraction_train=1\.0"):
+        run(name, Selecting(RoundRobin), summary_mod, **folders(name, tmp_path))
+
+
+def test_what_a_loop_of_the_bases_own_writes_is_written_with_selection_too(tmp_path: Path) -> None:
+    """By what the log says to do with it."""
+    settings = CHANGED["advanced_pytorch"]
+
+    def written(folder: Path, select: Select, *mods: Any) -> tuple[Any, ...]:
+        folder.mkdir()
+        run("advanced_pytorch", select, *mods, **settings, output=str(folder))
+        results = json.loads((folder / "results.json").read_text())
+        rounds = [(row["round"], set(row["train"]), set(row["evaluate"])) for row in results]
+        lines = (folder / "board.jsonl").read_text().splitlines()
+        board = [(row.pop("step"), set(row)) for row in map(json.loads, lines)]
+        return rounds, board, bool(list(folder.glob("best_*.npz")))
+
+    before = written(tmp_path / "alone", alone)
+    after = written(tmp_path / "with selection", Selecting(), summary_mod)
+    assert after == before
+    assert len(before[0]) == 4
 
 
 @pytest.mark.parametrize("kind", [UniformSelection, RoundRobin])

@@ -2,7 +2,8 @@
 
 Each module is one example. `RUN_CONFIG` has its settings, `make_client_app` makes the clients' app
 with the mods given, and `main` is its server's: it hands the strategy that it makes to `select`,
-which is the one line to change on the server.
+which is the one line to change on the server. Where that is not all, `main_with_selection` shows
+what to write.
 """
 
 from collections.abc import Callable

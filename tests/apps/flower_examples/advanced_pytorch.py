@@ -152,17 +152,49 @@ def make_base(config: Config) -> SavingFedAdagrad:
     )
 
 
-def main(grid: Grid, config: Config, select: Select) -> Result:
-    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        return global_evaluate(Net, arrays)
+def central_evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+    return global_evaluate(Net, arrays)
 
-    base = make_base(config)
-    base.set_save_path(Path(str(config["output"])))  # in Flower's example, after the next line
-    strategy = select(base)
+
+def main(grid: Grid, config: Config, select: Select) -> Result:
+    strategy = select(make_base(config))
+    strategy.set_save_path(Path(str(config["output"])))
     return strategy.start(
         grid=grid,
         initial_arrays=initial(Net),
         train_config=ConfigRecord({"lr": 0.1}),
         num_rounds=int(config["num-server-rounds"]),
-        evaluate_fn=evaluate,
+        evaluate_fn=central_evaluate,
+    )
+
+
+def main_with_selection(grid: Grid, config: Config, select: Select) -> Result:
+    """Do the same with the two lines: the setter is the base's, and so is what start() adds."""
+    folder = Path(str(config["output"]))
+    strategy = select(make_base(config))
+    base = strategy.base
+    base.set_save_path(folder)
+    base.best = 0.0
+    board = Board(folder / "board.jsonl")
+
+    def after_round(number: int, result: Result) -> bool:
+        for records in (
+            result.train_metrics_clientapp,
+            result.evaluate_metrics_clientapp,
+            result.evaluate_metrics_serverapp,
+        ):
+            if number in records:
+                board.log(dict(records[number]), number)
+        accuracy = result.evaluate_metrics_serverapp[number]["accuracy"]
+        base.save_if_best(number, accuracy, result.arrays)
+        base.save_metrics(number, result)
+        return False
+
+    return strategy.start(
+        grid=grid,
+        initial_arrays=initial(Net),
+        train_config=ConfigRecord({"lr": 0.1}),
+        num_rounds=int(config["num-server-rounds"]),
+        evaluate_fn=central_evaluate,
+        should_stop=after_round,
     )

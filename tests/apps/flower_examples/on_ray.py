@@ -82,7 +82,8 @@ def run(grid: Grid, name: str, changed: Config, folder: Path) -> dict[str, Any]:
         made.append(rule(base, num_selected=2))
         return made[0]
 
-    result = example.main(Tagged(polled(grid), name, config), config, select)
+    main = getattr(example, "main_with_selection", example.main)
+    result = main(Tagged(polled(grid), name, config), config, select)
     np.savez(folder / f"{name}.npz", **{n: a.numpy() for n, a in result.arrays.items()})
     history = made[0].history
     return {
