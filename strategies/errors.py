@@ -12,6 +12,7 @@ __all__ = [
     "NoSummariesError",
     "SelectionError",
     "TooFewClientsError",
+    "UnsavableError",
     "named",
 ]
 
@@ -34,6 +35,10 @@ class EmptyRoundsError(SelectionError):
 
 class DeadWorkerError(SelectionError):
     """A worker process of the simulation has died; Flower goes on handing it work."""
+
+
+class UnsavableError(SelectionError, TypeError):
+    """Something that a strategy remembers cannot be written to a checkpoint and read back."""
 
 
 @contextmanager

@@ -1,20 +1,23 @@
 """Carries a run on from its last checkpoint, under Flower's own loop of rounds."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.common import log
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Result
 
-from .checkpoint import CheckpointFolder
-from .errors import SelectionError
+from .checkpoint import Checkpoint, CheckpointFolder
+from .errors import SelectionError, UnsavableError
 from .history import RoundRecord
-from .snapshot import StrategyState
+from .remembered import Remembered, Setting
+from .settings import differences
+from .snapshot import decode, encode
 from .stopping import EvaluateFunction, ShouldStop
 
 __all__ = ["Resumable", "Resumption"]
@@ -25,8 +28,13 @@ class Resumable(Protocol):
 
     history: list[RoundRecord]
 
-    def settings(self) -> str:
-        """Return what a run must have in common with one that is taken up."""
+    def remembered(self) -> Remembered:
+        """Return what its parts remember, as they were made."""
+
+    def settings(
+        self, arrays: ArrayRecord, configs: Mapping[str, ConfigRecord]
+    ) -> dict[str, Setting]:
+        """Return what a run must have in common with one that is taken up, by name."""
 
     def state(self) -> dict[str, Any]:
         """Return all that later choices depend on."""
@@ -47,8 +55,6 @@ class Resumption:
     ----------
     folder : str or Path
         The checkpoints' folder.
-    base : Strategy
-        The base strategy as it was made.
 
     Attributes
     ----------
@@ -56,14 +62,16 @@ class Resumption:
         Rounds done before this start.
     """
 
-    def __init__(self, folder: str | Path, base: Strategy) -> None:
+    def __init__(self, folder: str | Path) -> None:
         self.offset = 0
+        self._path = folder
         self._folder = CheckpointFolder(folder)
-        self._base = StrategyState(base)
-        self._config: ConfigRecord | None = None
+        self._remembered: Remembered | None = None
+        self._settings: dict[str, Setting] = {}
+        self._configs: dict[str, ConfigRecord] = {}
         self._result = Result()
         self._stopped = False
-        self._lines: list[str] = []
+        self._saved = 0  # rounds whose lines are beside the checkpoints
 
     def run(
         self,
@@ -72,6 +80,7 @@ class Resumption:
         arrays: ArrayRecord,
         num_rounds: int,
         train_config: ConfigRecord | None,
+        evaluate_config: ConfigRecord | None,
         evaluate_fn: EvaluateFunction | None,
         should_stop: ShouldStop | None = None,
     ) -> Result:
@@ -87,8 +96,9 @@ class Resumption:
             The initial model.
         num_rounds : int
             Rounds of the whole run.
-        train_config : ConfigRecord or None
-            As for ``start``. A base strategy may change it from round to round, so it is saved too.
+        train_config, evaluate_config : ConfigRecord or None
+            As for ``start``. A base strategy may change them from round to round, so they are saved
+            too.
         evaluate_fn : callable or None
             As for ``start``; called for the rounds that are not done yet.
         should_stop : callable or None
@@ -98,8 +108,21 @@ class Resumption:
         -------
         Result
             That of the whole run.
+
+        Raises
+        ------
+        UnsavableError
+            If the base strategy or the rule holds something that a checkpoint cannot.
+        ValueError
+            If the run to take up had other settings, or no checkpoint of it can be used.
         """
-        self._config = ConfigRecord() if train_config is None else train_config
+        configs = {"train_config": train_config, "evaluate_config": evaluate_config}
+        self._configs = {
+            name: ConfigRecord() if config is None else config for name, config in configs.items()
+        }
+        self._remembered = strategy.remembered()
+        given = strategy.settings(arrays, self._configs)
+        self._settings = given | self._remembered.settings
         self.offset, self._result = 0, Result(arrays=arrays)
         with self._folder.held():
             return self._run(strategy, loop, arrays, num_rounds, evaluate_fn, should_stop)
@@ -115,7 +138,6 @@ class Resumption:
     ) -> Result:
         saved = self._folder.load()
         if saved is not None:
-            _check_model(saved["arrays"], arrays)
             self._take_up(strategy, saved)
             log(INFO, "Going on after round %d of %d.", self.offset, num_rounds)
         else:
@@ -129,14 +151,18 @@ class Resumption:
             result = loop(
                 initial_arrays=self._result.arrays,
                 num_rounds=num_rounds - self.offset,
-                train_config=self._config,
+                train_config=self._configs["train_config"],
+                evaluate_config=self._configs["evaluate_config"],
                 evaluate_fn=None if evaluate_fn is None else self._shifted(evaluate_fn),
                 should_stop=None if should_stop is None else self._whole(should_stop),
             )
             if result.arrays:
                 self._result.arrays = result.arrays
             done = strategy.history[-1].round if self._stopped else num_rounds
-            self.save(strategy, done, self._result.arrays)
+            try:
+                self.save(strategy, done, self._result.arrays)
+            except UnsavableError as error:  # the run is done, so there is nothing to stop
+                _note_unsaved(strategy, done, error)
         return self._result
 
     def save(self, strategy: Resumable, round_number: int, arrays: ArrayRecord) -> None:
@@ -144,40 +170,52 @@ class Resumption:
 
         Raises
         ------
+        UnsavableError
+            If something has turned up in the base strategy or the rule that a checkpoint cannot
+            hold.
         SelectionError
             If the run was not started by the strategy that has the checkpoint.
         """
-        if self._config is None:
+        if self._remembered is None:
             raise SelectionError(
                 "a checkpoint needs the strategy's own start(): a wrapper around it would lose its "
                 "state. Make the selection strategy the outermost, and wrap its base"
             )
         if round_number <= self.offset:
             return  # saved before, or nothing has happened yet
+        remembered, outside = self._remembered.state()
+        about = {"round": round_number, "stopped": self._stopped, "settings": self._settings}
         state = {
-            "round": round_number,
-            "stopped": self._stopped,
-            "settings": strategy.settings(),
             "arrays": arrays,
             "strategy": strategy.state(),
-            "base": self._base.changed(),
-            "train-config": self._config,
-            "history": self._lines_of(strategy.history),
-            "train-metrics": self._result.train_metrics_clientapp,
-            "evaluate-metrics": self._result.evaluate_metrics_clientapp,
-            "central-metrics": self._result.evaluate_metrics_serverapp,
+            "remembered": remembered,
+            "configs": self._configs,
         }
         try:
-            self._folder.save(round_number, state)
+            lines = [self._line(record) for record in strategy.history[self._saved :]]
+            self._folder.save(round_number, about, lines, state, outside)
         except OSError as error:
-            strategy.history[-1].notes.append(f"no checkpoint was written: {error}")
-            log(WARNING, "No checkpoint of round %d was written: %s", round_number, error)
+            _note_unsaved(strategy, round_number, error)
+        else:
+            self._saved = len(strategy.history)
 
-    def _lines_of(self, history: list[RoundRecord]) -> list[str]:
-        """Return a line of JSON for each record; those of earlier rounds are not made anew."""
-        del self._lines[len(history) - 1 :]  # to the last record, a note may have been added
-        self._lines += (json.dumps(asdict(record)) for record in history[len(self._lines) :])
-        return list(self._lines)
+    def _line(self, record: RoundRecord) -> str:
+        """Return what is kept of a round: its record, and what its metrics were."""
+        numbers = [0, 1] if record.round == 1 else [record.round]
+        arrays: dict[str, np.ndarray] = {}
+        metrics = encode(
+            [[by_round.get(n) for n in numbers] for by_round in self._metrics()], arrays
+        )
+        hidden = {name: [str(a.dtype), a.shape, a.tobytes().hex()] for name, a in arrays.items()}
+        return json.dumps({"record": asdict(record), "metrics": metrics, "arrays": hidden})
+
+    def _metrics(self) -> list[dict[int, MetricRecord]]:
+        result = self._result
+        return [
+            result.train_metrics_clientapp,
+            result.evaluate_metrics_clientapp,
+            result.evaluate_metrics_serverapp,
+        ]
 
     def note_train_metrics(self, round_number: int, metrics: MetricRecord | None) -> None:
         """Keep a round's aggregated training metrics for the result of the whole run."""
@@ -189,25 +227,40 @@ class Resumption:
         if metrics is not None:
             self._result.evaluate_metrics_clientapp[round_number] = metrics
 
-    def _take_up(self, strategy: Resumable, saved: dict[str, Any]) -> None:
-        if saved["settings"] != strategy.settings():
+    def _take_up(self, strategy: Resumable, saved: Checkpoint) -> None:
+        about, remembered = saved.about, self._remembered
+        assert remembered is not None
+        if other := differences(about["settings"], self._settings):
             raise ValueError(
-                f"the checkpoint is of a run with {saved['settings']}, but this one has "
-                f"{strategy.settings()}: go on with the same settings, or use another folder"
+                f"the run in {self._path} had other settings ({other}): go on with the same, or "
+                "use another folder"
             )
-        self.offset, self._stopped = saved["round"], saved.get("stopped", False)
-        strategy.restore(saved["strategy"])
-        strategy.restore_history([RoundRecord(**json.loads(line)) for line in saved["history"]])
-        self._base.restore(saved["base"])
-        if self._config is not None:
-            self._config.clear()
-            self._config.update(saved["train-config"])
-        self._result = Result(
-            arrays=saved["arrays"],
-            train_metrics_clientapp=saved["train-metrics"],
-            evaluate_metrics_clientapp=saved["evaluate-metrics"],
-            evaluate_metrics_serverapp=saved["central-metrics"],
-        )
+        state = saved.state(remembered.outside())
+        self.offset, self._stopped = about["round"], about["stopped"]
+        self._result = Result(arrays=state["arrays"])
+        records = [self._read_line(line) for line in saved.lines]
+        self._saved = len(records)
+        strategy.restore(state["strategy"])
+        strategy.restore_history(records)
+        remembered.restore(state["remembered"])
+        for name, config in self._configs.items():
+            config.clear()
+            config.update(state["configs"][name])
+
+    def _read_line(self, line: str) -> RoundRecord:
+        """Take up what was kept of a round."""
+        kept = json.loads(line)
+        record = RoundRecord(**kept["record"])
+        numbers = [0, 1] if record.round == 1 else [record.round]
+        arrays = {
+            name: np.frombuffer(bytes.fromhex(data), dtype).reshape(shape).copy()
+            for name, (dtype, shape, data) in kept["arrays"].items()
+        }
+        for by_round, found in zip(self._metrics(), decode(kept["metrics"], arrays), strict=True):
+            by_round |= {
+                n: value for n, value in zip(numbers, found, strict=True) if value is not None
+            }
+        return record
 
     def _shifted(self, evaluate_fn: EvaluateFunction) -> EvaluateFunction:
         def evaluate(loop_round: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -232,11 +285,9 @@ class Resumption:
         return asked
 
 
-def _check_model(saved: ArrayRecord, initial: ArrayRecord) -> None:
-    """Refuse to go on with the checkpoint of another model."""
-    shapes = [{name: tuple(a.shape) for name, a in record.items()} for record in (saved, initial)]
-    if shapes[0] != shapes[1]:
-        raise ValueError(
-            f"the checkpoint is of a model with the arrays {shapes[0]}, but this one has "
-            f"{shapes[1]}: use another folder"
-        )
+def _note_unsaved(strategy: Resumable, number: int, error: Exception) -> None:
+    strategy.history[-1].notes.append(
+        f"no checkpoint of this round was written: {error}. The run goes on, and is saved again "
+        "after the next round, if there is room by then"
+    )
+    log(WARNING, "No checkpoint of round %d was written: %s", number, error)

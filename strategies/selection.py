@@ -1,7 +1,7 @@
 """The two-phase round: ask for summaries, choose, and let any Flower strategy train the chosen."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial, wraps
 from logging import INFO, WARNING
 from pathlib import Path
@@ -23,7 +23,6 @@ from .base import (
     least_evaluating,
     named_base,
     same_for_all,
-    unwrap,
 )
 from .by_layer import share_layers
 from .checks import check_whole
@@ -38,10 +37,12 @@ from .metrics import CommonMetrics
 from .model import Model
 from .options import CheckedOptions, SelectionOptions
 from .polling import polled
+from .remembered import Remembered, Setting
 from .resumption import Resumption
 from .roster import Roster
 from .rule import SelectionRule, Summary, check_rule
 from .selector import Plan, Selector
+from .settings import settings_of
 from .stopping import EvaluateFunction, Loop, ShouldStop
 from .training import TIMEOUT, Training, TrainingMessages
 from .updates import Delivery, SketchCheck, UpdateChecks
@@ -125,7 +126,7 @@ class SelectionStrategy(Strategy):
         self._common = CommonMetrics("training")
         self._evaluation = Evaluation(base, self.options.max_weight)
         folder = self.options.checkpoint
-        self._resumption = None if folder is None else Resumption(Path(folder).expanduser(), base)
+        self._resumption = None if folder is None else Resumption(Path(folder).expanduser())
         # What one call leaves for the next, within a round.
         self._clients: dict[str, int] = {}
         self._configured: list[Message] = []
@@ -179,7 +180,6 @@ class SelectionStrategy(Strategy):
                 super().start,
                 polled(grid),
                 timeout=timeout,
-                evaluate_config=evaluate_config,
                 **further,
             )
         )
@@ -189,6 +189,7 @@ class SelectionStrategy(Strategy):
                     initial_arrays,
                     num_rounds,
                     train_config=train_config,
+                    evaluate_config=evaluate_config,
                     evaluate_fn=evaluate_fn,
                     should_stop=should_stop,
                 )
@@ -196,7 +197,14 @@ class SelectionStrategy(Strategy):
                     result.arrays = initial_arrays
             else:
                 result = self._resumption.run(
-                    self, loop, initial_arrays, num_rounds, train_config, evaluate_fn, should_stop
+                    self,
+                    loop,
+                    initial_arrays,
+                    num_rounds,
+                    train_config,
+                    evaluate_config,
+                    evaluate_fn,
+                    should_stop,
                 )
         self._records.write()  # of its last checkpoint, there may be something to say
         return result
@@ -480,11 +488,15 @@ class SelectionStrategy(Strategy):
         """Take up the records of rounds already done; the file then holds these and no others."""
         self._records.replace(records)
 
-    def settings(self) -> str:
-        """Return what a choice depends on besides the state."""
-        base = " of ".join(type(strategy).__name__ for strategy in unwrap(self.base))
-        options = f"queue_length={self.options.queue_length}, seed={self.options.seed}"
-        return f"{self.rule}, {options}, base={base}"
+    def remembered(self) -> Remembered:
+        """Return what the base strategy and the rule remember, as they are now."""
+        return Remembered(self.base, self.rule)
+
+    def settings(
+        self, arrays: ArrayRecord, configs: Mapping[str, ConfigRecord]
+    ) -> dict[str, Setting]:
+        """Return what a run must have in common with one that it takes up, by name."""
+        return settings_of(self.rule, self.base, self.options, arrays, configs)
 
     if not TYPE_CHECKING:  # else a type checker would take any name for an attribute
 

@@ -1,145 +1,211 @@
-"""Turns what strategies remember into JSON and arrays, and back; nothing is ever pickled."""
+"""Turns what strategies remember into JSON and arrays, and back; nothing is ever pickled.
 
+What is written comes back as it was, also its type and what is one object in two places. What
+cannot is refused when it is written. Reading runs no code but this: an object of a user's class is
+made without its constructor, and its class and functions must be there already.
+"""
+
+import json
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
-from flwr.serverapp.strategy import Strategy
 
-__all__ = ["StrategyState", "decode", "encode"]
+from .errors import UnsavableError
+from .snapshot_kinds import BLANKS, FILLERS, GETTERS, Arrays, describe, is_setting
+from .snapshot_numpy import bytes_of, shared_memory
 
-Arrays = dict[str, np.ndarray]
+__all__ = ["Decoder", "Encoder", "decode", "encode"]
 
-_RECORDS = {
-    "array-record": ArrayRecord,
-    "config-record": ConfigRecord,
-    "metric-record": MetricRecord,
-}
+_DEEPEST = 100
+_SMALL = 2**63
 
 
 def encode(value: Any, arrays: Arrays) -> Any:
-    """Return a value as JSON, with its arrays moved to a dictionary.
-
-    Parameters
-    ----------
-    value : object
-        None, bool, int, float, str, bytes, a NumPy array or scalar, a Flower record, or a list,
-        tuple or mapping of these.
-    arrays : dict of str to np.ndarray
-        Takes the arrays, under names that the JSON refers to.
-
-    Raises
-    ------
-    TypeError
-        If there is anything else in it.
-    """
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, np.generic):
-        return {"scalar": encode(np.asarray(value), arrays)}
-    if isinstance(value, bytes):
-        return {"bytes": encode(np.frombuffer(value, np.uint8), arrays)}
-    if isinstance(value, np.ndarray):
-        if isinstance(value, np.ma.MaskedArray):
-            raise TypeError("a masked array would lose its mask in a checkpoint")
-        if value.dtype.hasobject:
-            raise TypeError("an array of objects cannot be written without pickle")
-        name = f"array-{len(arrays)}"
-        arrays[name] = value
-        return {"array": name}
-    if isinstance(value, Array):
-        fields = [value.dtype, list(value.shape), value.stype, value.data]
-        return {"flower-array": [encode(field, arrays) for field in fields]}
-    for kind, record in _RECORDS.items():
-        if isinstance(value, record):
-            return {kind: [[key, encode(entry, arrays)] for key, entry in value.items()]}
-    if isinstance(value, (list, tuple)):
-        return {type(value).__name__: [encode(entry, arrays) for entry in value]}
-    if isinstance(value, Mapping):
-        return {"mapping": [_encode_entry(key, entry, arrays) for key, entry in value.items()]}
-    raise TypeError(
-        f"a {type(value).__name__} cannot be written to a checkpoint: use None, numbers, text, "
-        "bytes, NumPy arrays, and lists, tuples and mappings of these"
-    )
+    """Return a value as JSON, with its arrays moved to a dictionary; see `Encoder`."""
+    encoder = Encoder()
+    node = encoder.encode(value, "value")
+    encoder.check()
+    arrays.update(encoder.arrays)
+    return node
 
 
-def _encode_entry(key: Any, value: Any, arrays: Arrays) -> list[Any]:
-    try:
-        return [encode(key, arrays), encode(value, arrays)]
-    except TypeError as error:
-        raise TypeError(f"{key}: {error}") from None
-
-
-def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def decode(node: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     """Return what `encode` was given."""
-    if not isinstance(value, dict):
-        return value
-    ((kind, content),) = value.items()
-    if kind == "array":
-        return arrays[content]
-    if kind == "scalar":
-        return decode(content, arrays)[()]
-    if kind == "bytes":
-        return decode(content, arrays).tobytes()
-    if kind == "flower-array":
-        dtype, shape, stype, data = (decode(field, arrays) for field in content)
-        return Array(dtype, tuple(decode(shape, arrays)), stype, data)
-    if kind in _RECORDS:
-        return _RECORDS[kind]({key: decode(entry, arrays) for key, entry in content})
-    if kind in ("list", "tuple"):
-        entries = [decode(entry, arrays) for entry in content]
-        return entries if kind == "list" else tuple(entries)
-    if kind == "mapping":
-        return {decode(k, arrays): decode(v, arrays) for k, v in content}
-    raise ValueError(f"unknown kind of value {kind!r} in a checkpoint")
+    return Decoder(arrays).decode(node)
 
 
-class StrategyState:
-    """What a base strategy has come to remember since it was made, such as FedAdam's moments.
-
-    Flower has no interface for it, so the attributes that have changed are taken to be the state;
-    the others are settings, and stay those of the strategy that the caller made.
+class Encoder:
+    """Writes values as JSON with arrays beside it.
 
     Parameters
     ----------
-    strategy : Strategy
-        A strategy as it was made, before its first round.
+    outside : mapping of int to str, optional (default: None)
+        Objects that are not written, by their id: whoever reads has them under these names.
+    survey : bool (default: False)
+        Take functions, classes, loggers and the like to be outside as well, and note them in
+        ``found``; else they are refused.
+    canonical : bool (default: False)
+        Write sets in one order: the result is compared, not read.
+
+    Attributes
+    ----------
+    arrays : dict of str to np.ndarray
+        What the JSON refers to.
+    kinds : set of str
+        Kinds of values that were written.
+    found : dict of str to object
+        What a survey has found, by name.
     """
 
-    def __init__(self, strategy: Strategy) -> None:
-        self._strategy = strategy
-        self._inner = {
-            name: StrategyState(value)
-            for name, value in vars(strategy).items()
-            if isinstance(value, Strategy)
-        }
-        self._initial = {name: _fingerprint(value) for name, value in vars(strategy).items()}
+    def __init__(
+        self,
+        outside: Mapping[int, str] | None = None,
+        survey: bool = False,
+        canonical: bool = False,
+    ) -> None:
+        self.arrays: Arrays = {}
+        self.kinds: set[str] = set()
+        self.found: dict[str, Any] = {}
+        self._outside = dict(outside or {})
+        self._survey = survey
+        self._canonical = canonical
+        self._numbers: dict[int, int] = {}
+        self._kept: list[Any] = []  # so that no id is given to another object meanwhile
+        self._unfinished: set[int] = set()
+        self._originals: Arrays = {}
+        self._paths: dict[str, str] = {}
+        self._memory: dict[int, str] = {}
+        self._depth = 0
 
-    def changed(self) -> dict[str, Any]:
-        """Return the attributes that have changed, also of wrapped strategies."""
-        state: dict[str, Any] = {}
-        for name, value in vars(self._strategy).items():
-            if name in self._inner:
-                state[name] = self._inner[name].changed()
-            elif (now := _fingerprint(value)) is not None and now != self._initial.get(name):
-                state[name] = value
-        return state
+    def encode(self, value: Any, path: str) -> Any:
+        """Return a value as JSON.
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Set the attributes that `changed` returned."""
-        for name, value in state.items():
-            if name in self._inner:
-                self._inner[name].restore(value)
-            else:
-                setattr(self._strategy, name, value)
+        Parameters
+        ----------
+        value : object
+            What `snapshot_kinds` knows, and objects of classes that can be found by their name.
+        path : str
+            What an error calls it.
+
+        Raises
+        ------
+        UnsavableError
+            If it could not be read back as it is; names the part and its type.
+        """
+        if value is None or type(value) in (bool, float, str):
+            return value
+        if type(value) is int:
+            return value if abs(value) < _SMALL else {"int": hex(value)}
+        key = id(value)
+        if key not in self._outside and self._survey and is_setting(value):
+            self._outside[key] = path
+            self.found[path] = value
+        if key in self._outside:
+            name = getattr(value, "__qualname__", None) or type(value).__qualname__
+            return {"outside": [self._outside[key], name]}
+        if key in self._numbers:
+            if key in self._unfinished:
+                raise UnsavableError(f"{path} contains itself, which a checkpoint cannot hold")
+            return {"same": self._numbers[key]}
+        if self._depth == _DEEPEST:
+            raise UnsavableError(f"{path} is nested more than {_DEEPEST} deep")
+        self._numbers[key] = len(self._numbers)
+        self._kept.append(value)
+        kind, put = describe(value, path)
+        if kind not in BLANKS:
+            self._unfinished.add(key)
+        self._depth += 1
+        content = put(self, value, path)
+        self._depth -= 1
+        self._unfinished.discard(key)
+        self.kinds.add(kind)
+        if self._canonical and kind in ("set", "frozenset"):
+            content = sorted(content, key=json.dumps)
+        return {kind: content}
+
+    def array(self, values: np.ndarray, original: np.ndarray, path: str) -> str:
+        """Put an array beside the JSON, and return its name."""
+        name = f"array-{len(self.arrays)}"
+        self.arrays[name] = values
+        self._originals[name], self._paths[name] = original, path
+        return name
+
+    def first(self, memory: int, path: str) -> str:
+        """Return who came first with memory that can be only one's."""
+        return self._memory.setdefault(memory, path)
+
+    def check(self) -> None:
+        """Refuse arrays that are parts of one another: they would be apart when they are read.
+
+        Raises
+        ------
+        UnsavableError
+            Names two of them.
+        """
+        pair = shared_memory(self._originals)
+        if pair is not None:
+            one, other = (self._paths[name] for name in pair)
+            raise UnsavableError(
+                f"{one} and {other} share memory, so that to change one is to change the other: "
+                "a checkpoint cannot hold that. Make one of them a copy"
+            )
+
+    def digest(self, node: Any) -> str:
+        """Return a text that tells a value from others, for what this has written."""
+        digest = blake2b(json.dumps(node).encode(), digest_size=16)
+        for values in self.arrays.values():
+            digest.update(f"{values.dtype}{values.shape}".encode())
+            digest.update(bytes_of(values))
+        return digest.hexdigest()
 
 
-def _fingerprint(value: Any) -> str | None:
-    """Return a text that tells values apart, or None for what a checkpoint cannot hold."""
-    arrays: Arrays = {}
-    try:
-        text = repr(encode(value, arrays))
-    except TypeError:
-        return None
-    return text + "".join(f"{a.dtype}{a.shape}{hash(a.tobytes())}" for a in arrays.values())
+class Decoder:
+    """Reads what an `Encoder` has written.
+
+    Parameters
+    ----------
+    arrays : mapping of str to np.ndarray
+        Its arrays.
+    outside : mapping of str to object, optional (default: None)
+        What it took to be outside, by name.
+    """
+
+    def __init__(
+        self, arrays: Mapping[str, np.ndarray], outside: Mapping[str, Any] | None = None
+    ) -> None:
+        self.arrays = arrays
+        self._outside = outside or {}
+        self._values: list[Any] = []
+
+    def decode(self, node: Any) -> Any:
+        """Return a value.
+
+        Raises
+        ------
+        ValueError
+            If it cannot be made, such as of a class that is not loaded.
+        """
+        if not isinstance(node, dict):
+            return node
+        ((kind, content),) = node.items()
+        if kind == "int":
+            return int(content, 16)
+        if kind == "same":
+            return self._values[content]
+        if kind == "outside":
+            if content[0] not in self._outside:
+                raise ValueError(f"{content[0]}, a {content[1]}, is not there any more")
+            return self._outside[content[0]]
+        number = len(self._values)
+        self._values.append(None)
+        if kind in BLANKS:
+            value = BLANKS[kind](self, content)
+            self._values[number] = value
+            FILLERS[kind](self, value, content)
+        elif kind in GETTERS:
+            value = self._values[number] = GETTERS[kind](self, content)
+        else:
+            raise ValueError(f"unknown kind of value {kind!r} in a checkpoint")
+        return value

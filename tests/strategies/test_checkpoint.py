@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from apps import numpy_app, resumable_run
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
@@ -29,9 +29,7 @@ from pncs_flower.strategies import (
     UniformSelection,
     history,
 )
-from pncs_flower.strategies.checkpoint import CheckpointFolder
 from pncs_flower.strategies.history import append_json_line
-from pncs_flower.strategies.snapshot import StrategyState, decode, encode
 
 TESTS = Path(__file__).resolve().parent.parent
 KILLS = int(os.environ.get("PNCS_KILLS", "4"))
@@ -64,7 +62,8 @@ def test_a_run_that_is_done_is_not_run_again(tmp_path):
 
 def test_killed_at_random_moments_it_ends_with_the_same_bits(tmp_path):
     expected = resumable_run.run(None)
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    paths = [str(TESTS), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     moments = random.Random(KILLS)
     kills, attempt = 0, 0
     while kills < KILLS:
@@ -154,6 +153,7 @@ def test_the_last_two_are_kept_and_nothing_half_written(tmp_path):
         "lock",
         "round-00000004.checkpoint",
         "round-00000005.checkpoint",
+        "rounds.log",
     ]
 
 
@@ -244,7 +244,7 @@ def test_second_start_from_a_folder_is_refused_while_the_first_writes_to_it(tmp_
 
 def test_checkpoint_of_other_settings_is_refused(tmp_path):
     start(tmp_path, 2)
-    with pytest.raises(ValueError, match=r"num_selected=2.*num_selected=3"):
+    with pytest.raises(ValueError, match=r"\.num_selected: saved 2, given 3\)"):
         start(tmp_path, 4, num_selected=3)
 
 
@@ -252,7 +252,7 @@ def test_checkpoint_of_another_base_strategy_is_refused(tmp_path):
     start(tmp_path, 2)
     strategy = RoundRobin(FedAdam(fraction_evaluate=0.0), checkpoint=tmp_path, seed=3)
     grid = InProcessGrid(numpy_app.make_app(summary_mod), 6)
-    with pytest.raises(ValueError, match=r"base=FedAvg, but this one has .*base=FedAdam"):
+    with pytest.raises(ValueError, match=r"base: saved 'FedAvg', given 'FedAdam'"):
         strategy.start(grid, numpy_app.initial_arrays(), num_rounds=4)
 
 
@@ -260,7 +260,8 @@ def test_checkpoint_of_another_model_is_refused(tmp_path):
     start(tmp_path, 1)
     strategy = RoundRobin(FedAvg(fraction_evaluate=0.0), checkpoint=tmp_path, seed=3)
     grid = InProcessGrid(numpy_app.make_app(summary_mod), 6)
-    with pytest.raises(ValueError, match="a model with the arrays"):
+    refusal = r"the model's body.weight: saved 'float32 \(3, 4\)', given nothing"
+    with pytest.raises(ValueError, match=refusal):
         strategy.start(grid, ArrayRecord([np.zeros(3, np.float32)]), num_rounds=2)
 
 
@@ -270,57 +271,3 @@ def test_wrapper_outside_cannot_resume_and_says_so(tmp_path):
     grid = InProcessGrid(numpy_app.make_app(summary_mod), 4)
     with pytest.raises(SelectionError, match="Make the selection strategy the outermost"):
         outer.start(grid, numpy_app.initial_arrays(), num_rounds=1)
-
-
-def test_state_of_a_base_strategy_is_what_has_changed_since_it_was_made():
-    inner = FedAdam(eta=0.3)
-    base = DifferentialPrivacyServerSideFixedClipping(inner, 0.1, 1.0, num_sampled_clients=2)
-    state = StrategyState(base)
-    assert state.changed() == {"strategy": {}}
-    inner.m_t = {"w": np.ones(2)}
-    assert list(state.changed()["strategy"]) == ["m_t"]
-    inner.m_t = None
-    state.restore({"strategy": {"m_t": {"w": np.zeros(1)}}})
-    assert inner.m_t["w"].tolist() == [0]
-
-
-VALUES = [
-    None,
-    [True, 1, 2.5, float("inf"), "text", b"\x00\xff"],
-    (1, {"a": (2,), 3: [4]}),
-    np.arange(6, dtype=np.float16).reshape(2, 3),
-    np.float32(0.1),
-    ArrayRecord({"w": Array(np.ones((2, 2), np.float32))}),
-    ConfigRecord({"b": b"\x01", "l": ["x"], "f": True}),
-    MetricRecord({"m": [1.5, 2.5]}),
-]
-
-
-@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
-def test_value_comes_back_from_a_file_as_it_was(tmp_path, value):
-    folder = CheckpointFolder(tmp_path)
-    folder.save(1, {"value": value})
-    loaded = folder.load()["value"]
-    np.testing.assert_equal(loaded, value)
-    assert type(loaded) is type(value)
-
-
-@pytest.mark.parametrize("value", [object(), {1, 2}, np.array([None])])
-def test_what_cannot_be_written_without_pickle_is_refused(value):
-    with pytest.raises(TypeError, match="cannot be written"):
-        encode(value, {})
-
-
-def test_what_cannot_be_written_is_named():
-    with pytest.raises(TypeError, match=r"rule: seen: a set cannot be .*use None, numbers"):
-        encode({"rule": {"seen": {1}}}, {})
-
-
-def test_a_masked_array_is_refused():
-    with pytest.raises(TypeError, match="lose its mask"):
-        encode(np.ma.masked_array([1.0], mask=[True]), {})
-
-
-def test_unknown_kind_of_value_is_refused():
-    with pytest.raises(ValueError, match="unknown kind of value 'code'"):
-        decode({"code": "print"}, {})
