@@ -20,9 +20,10 @@ test: $(INSTALLED)
 soak: $(INSTALLED)
 	PNCS_KILLS=100 PNCS_HOSTILE_REPLIES=100000 PNCS_SOAK_ROUNDS=2000 PNCS_SOAK_CLIENTS=100 \
 	    PNCS_HONEST_ROUNDS=1000 PNCS_SUPERLINK_KILLS=3 PNCS_RAY_KILLS=5 \
-	    PNCS_RAY_ROUNDS=200 \
+	    PNCS_RAY_ROUNDS=200 PNCS_CUTS=200 \
 	    $(BIN)/python -m pytest -v --durations=0 -o timeout=3600 \
-	    tests/strategies/test_checkpoint.py tests/strategies/test_hostile.py \
+	    tests/strategies/test_checkpoint.py tests/strategies/test_checkpoint_files.py \
+	    tests/strategies/test_hostile.py \
 	    tests/strategies/test_soak.py tests/deployment/test_kill.py \
 	    tests/simulations/test_resume.py tests/simulations/test_faults_on_ray.py
 

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from glob import escape
 from io import FileIO
 from logging import WARNING
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from flwr.common import log
 
-from pncs_flower.files import naming, write_whole
+from pncs_flower.files import PARTIAL, naming, write_whole
 
 __all__ = ["Records", "RoundRecord", "append_json_line", "write_json_lines"]
 
@@ -199,6 +200,8 @@ class Records:
         self._written = None
         if self._path is not None:
             self.prepare()
+            for left in self._path.parent.glob(f"{escape(self._path.name)}.[0-9]*{PARTIAL}"):
+                left.unlink(missing_ok=True)  # of a start that was killed
             lines = [_line(record.to_dict()) for record in self.all]
             write_whole(self._path, b"".join(lines))
             if lines:

@@ -23,6 +23,7 @@ from .base import (
     least_evaluating,
     named_base,
     same_for_all,
+    unwrap,
 )
 from .by_layer import share_layers
 from .checks import check_whole

@@ -156,6 +156,8 @@ ERRORS: dict[str, type[BaseException]] = {
     "SelectionError": SelectionError,
     "DeadWorkerError": DeadWorkerError,
     "EmptyRoundsError": EmptyRoundsError,
+    **dict.fromkeys(("configure_train", "aggregate_train"), SelectionError),
+    **dict.fromkeys(("configure_evaluate", "aggregate_evaluate"), SelectionError),
     "KeyboardInterrupt": KeyboardInterrupt,
     "SystemExit": SystemExit,
 }
@@ -204,10 +206,12 @@ def test_round_that_ended_the_run_of_a_wrapper_is_on_disk(tmp_path, method):
     path = tmp_path / "history.jsonl"
     inner = PNCS(Raising(method, BrokenError("odd")), history_path=path)
     outer = DifferentialPrivacyServerSideFixedClipping(inner, 0.1, 1.0, num_sampled_clients=2)
-    with pytest.raises(BrokenError):
+    with pytest.raises(SelectionError):
         outer.start(Grid(), numpy_app.initial_arrays(), num_rounds=4)
     assert [line["round"] for line in lines(path)] == [1, ROUND]
-    assert lines(path)[-1]["notes"][-1] == "the run ended here: BrokenError: odd"
+    note = lines(path)[-1]["notes"][-1]
+    assert note.startswith("the run ended here: SelectionError: ")
+    assert note.endswith("BrokenError in round 2: odd")
 
 
 def test_note_that_is_made_after_the_training_is_on_disk(tmp_path, monkeypatch):
