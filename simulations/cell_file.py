@@ -8,6 +8,7 @@ from typing import Any
 
 from pncs_flower.plain_text import one_line
 
+from .early_stopping import after_the_stop, stopped_after
 from .grid import ALL_CLIENTS, readable_name
 
 __all__ = ["read_cell", "read_lines"]
@@ -19,6 +20,8 @@ _OLD_CEILING = re.compile(rf"{ALL_CLIENTS}( L=-?\d+)?")
 
 def read_cell(path: Path) -> tuple[Row, list[Row], Row]:
     """Return what a cell is, its rounds and its summary.
+
+    A run that was stopped early has the rounds after that, too: with its model, and nothing sent.
 
     Raises
     ------
@@ -40,6 +43,9 @@ def read_cell(path: Path) -> tuple[Row, list[Row], Row]:
         _expect(type(cell["seed"]) is int, cell["seed"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{_damaged(path)} ({one_line(error)})") from None
+    if cell["settings"].get("stop-after") and stopped_after(rounds) == len(numbers):
+        rounds += after_the_stop(rounds, wanted)
+        numbers += range(len(numbers) + 1, wanted + 1)
     if numbers != list(range(1, wanted + 1)):
         raise ValueError(f"{_damaged(path)} (it has {len(rounds)} of {wanted} rounds)")
     if path.stem.rpartition("-")[0] != name:

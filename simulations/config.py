@@ -59,7 +59,7 @@ model also ``torchvision/NAME``."""
 
 _MOST = 2**63 - 1
 _AT_LEAST_ONE = ("num-selected", "num-rounds", "local-epochs", "shards-per-client", "p")
-_AT_LEAST_ZERO = ("candidates", "batch-size", "momentum", "resize", "seed")
+_AT_LEAST_ZERO = ("stop-after", "candidates", "batch-size", "momentum", "resize", "seed")
 _ABOVE_ZERO = ("lr", "dirichlet-alpha")
 _TORCHVISION = "torchvision/"
 _PATHS = {"strategy": ["module:Rule"], "model": [f"{_TORCHVISION}NAME"]}
@@ -123,6 +123,7 @@ class Config:
     schedule: str
     unseen: str
     num_rounds: int
+    stop_after: int
     lr: float
     momentum: float
     local_epochs: int

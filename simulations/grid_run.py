@@ -177,7 +177,7 @@ def _finish(
 def _check_file(path: Path, cell: Cell) -> None:
     """Refuse a file that is not of this cell: a name says only part of what a cell is."""
     about = read_cell(path)[0]
-    found = {**about["settings"], "clients": about["clients"]}
+    found = {"stop-after": 0, **about["settings"], "clients": about["clients"]}
     for key, value in {**cell.settings, "clients": cell.clients}.items():
         if key not in PLACES and found.get(key) != value:
             raise ValueError(

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from pncs_flower.protocol import client_order
 
+from .early_stopping import stopped_after
 from .results import read_rounds
 from .toml_file import read_toml
 
@@ -69,9 +70,10 @@ def final_table(path: Path) -> Table:
     """
     rows = read_rounds(path)
     summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+    early = ", stopped early" if stopped_after(rows) else ""
     table = Table(
         title=f"Accuracy {_number(summary['initial-accuracy'], '.3f')} before training, "
-        f"{_number(summary['final-accuracy'], '.3f')} after {summary['rounds']} rounds "
+        f"{_number(summary['final-accuracy'], '.3f')} after {summary['rounds']} rounds{early} "
         f"(best {_number(summary['best-accuracy'], '.3f')})",
         caption=f"{summary['seconds']:.1f} s; clients sent {_bytes(summary['bytes-up'])} "
         f"and received {_bytes(summary['bytes-down'])}",

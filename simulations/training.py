@@ -18,6 +18,7 @@ from pncs_flower.clients.pytorch import CHUNK
 from pncs_flower.strategies import RoundRecord, SelectionError
 
 from .config import Config
+from .early_stopping import stop_note, stopped_after
 from .inputs import Inputs, initial_model, load_inputs
 from .preflight import check_run
 from .results import CHECKPOINT, RunFolder
@@ -96,6 +97,10 @@ def train(
         model.load_state_dict(arrays.to_torch_state_dict())
         scores = scores_now()
         record = strategy.history[-1]
+        before = (row["accuracy"] for row in folder.rows if row["round"] < number)
+        so_far = [first["accuracy"], *before, scores["accuracy"]]
+        note = stop_note(so_far, config.stop_after) if number < config.num_rounds else None
+        record.notes += [note] * (note is not None)
         row = {**record.to_dict(), **scores, "elapsed": time.perf_counter() - start}
         if (similarity := similarities()) is not None:
             row["similarity"] = similarity
@@ -105,7 +110,15 @@ def train(
         _require_an_update(record)
         return MetricRecord({**scores})
 
-    result = strategy.start(grid, initial, num_rounds=config.num_rounds, evaluate_fn=after_round)
+    result = strategy.start(
+        grid,
+        initial,
+        num_rounds=config.num_rounds,
+        evaluate_fn=after_round,
+        should_stop=(lambda *_: stopped_after(folder.rows) is not None)
+        if config.stop_after
+        else None,
+    )
     weights = {name: array.numpy() for name, array in result.arrays.items()}
     folder.finish(weights, _summary(folder.rows, first, str(device), inputs))
 
@@ -125,6 +138,7 @@ def _summary(
     chosen = Counter(client for row in rows for client in row["chosen"])
     return {
         "rounds": len(rows),
+        "stopped-after-round": stopped_after(rows),
         "initial-accuracy": first["accuracy"],
         "initial-loss": first["loss"],
         "final-accuracy": accuracies[-1],
