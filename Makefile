@@ -36,7 +36,8 @@ oldest:
 	$(OLDEST)/bin/python -m pip install -q --no-deps -e .
 	$(OLDEST)/bin/python -m pytest -m "not slow" tests/clients/test_summary_mod.py \
 	    $(addprefix tests/strategies/test_,drop_in.py templates.py legacy.py round.py rules.py \
-	    roster.py ride_along.py faults.py liars.py grid_faults.py checkpoint.py)
+	    roster.py ride_along.py faults.py liars.py grid_faults.py checkpoint.py introduction.py \
+	    introductions.py stopping.py grid_view.py time_limit.py log.py)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

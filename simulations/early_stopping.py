@@ -45,7 +45,13 @@ def stopped_after(rows: Sequence[Mapping[str, Any]]) -> int | None:
 def after_the_stop(rows: Sequence[Mapping[str, Any]], num_rounds: int) -> list[dict[str, Any]]:
     """Return the rounds of a stopped run as if it had gone on with its model, and sent nothing."""
     last = rows[-1]
-    still = {"asked": [], "answered": [], "chosen": [], "delivered": [], "rejected": {}}
+    still: dict[str, Any] = {
+        "asked": [],
+        "answered": [],
+        "chosen": [],
+        "delivered": [],
+        "rejected": {},
+    }
     still |= {"chosen_by_layer": {}, "bytes_up": {}, "bytes_down": {}, "seconds": {}, "notes": []}
     kept = {key: value for key, value in last.items() if key != "similarity"}
     return [{**kept, **still, "round": n} for n in range(int(last["round"]) + 1, num_rounds + 1)]

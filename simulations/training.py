@@ -100,7 +100,7 @@ def train(
         before = (row["accuracy"] for row in folder.rows if row["round"] < number)
         so_far = [first["accuracy"], *before, scores["accuracy"]]
         note = stop_note(so_far, config.stop_after) if number < config.num_rounds else None
-        record.notes += [note] * (note is not None)
+        record.notes += [] if note is None else [note]
         row = {**record.to_dict(), **scores, "elapsed": time.perf_counter() - start}
         if (similarity := similarities()) is not None:
             row["similarity"] = similarity
