@@ -45,7 +45,11 @@ class SelectionOptions(TypedDict, total=False):
         it holds the records of this run and no others.
     checkpoint : str or Path, optional (default: None)
         A folder in which the run is saved after each round. Where it holds a run already, `start`
-        goes on in the round after. Clients must not depend on what they remember of earlier rounds.
+        goes on in the round after, if the settings are the same (`settings.MAY_DIFFER` are those
+        that need not be). Clients must not depend on what they remember of earlier rounds, and what
+        the base strategy remembers must be such as can be saved without pickle: what cannot is an
+        error before the first round. Its attribute ``not_in_checkpoint`` names those of its
+        attributes that a run does without which is taken up.
     min_summaries : int (default: 1)
         Fewer summaries than this are not enough to choose by.
     on_too_few_summaries : {"longest-waiting", "stop"} (default: "longest-waiting")

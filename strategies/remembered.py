@@ -1,5 +1,6 @@
 """What a base strategy and a rule come to remember, such as FedAdam's moments."""
 
+import json
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
@@ -30,7 +31,7 @@ _SHARED = (type(None), bool, int, float, complex, str, bytes, tuple, frozenset)
 def setting(value: Any, outside: Mapping[int, str] | None = None) -> Setting:
     """Return a value as a setting: runs of the same one have the same text and checksum."""
     encoder = Encoder(outside, survey=True, canonical=True)
-    return [_text(value), encoder.digest(encoder.encode(value, "value"))]
+    return [_text(value), encoder.digest(json.dumps(encoder.encode(value, "value")))]
 
 
 class Remembered:
@@ -62,7 +63,7 @@ class Remembered:
         for root in roots:
             self._add(root)
         self.settings: dict[str, Setting] = {}
-        self._digests: dict[str, str] = {}
+        self._digests: dict[str, tuple[str, str]] = {}  # the JSON, and a checksum with the arrays
         self._always: set[str] = set()
         # By name: what is there again when a run is taken up, and so is not written.
         self._there: dict[str, Any] = {f"<{name}>": owner for name, owner in self._owners.items()}
@@ -70,12 +71,13 @@ class Remembered:
             self._there[path] = value
         for path, value in self._attributes():
             encoder = Encoder(self._ids(), survey=True, canonical=True)
-            self._digests[path] = self._digest(encoder, value, path)
+            text = self._written(encoder, value, path)
+            self._digests[path] = text, encoder.digest(text)
             self._there |= encoder.found
             if encoder.kinds & CHANGING:
                 self._always.add(path)
             else:
-                self.settings[path] = [_text(value), self._digests[path]]
+                self.settings[path] = [_text(value), self._digests[path][1]]
         self._made = dict(self._attributes())
 
     def state(self) -> tuple[dict[str, Any], dict[int, str]]:
@@ -87,15 +89,20 @@ class Remembered:
             If something has turned up since that a checkpoint cannot hold; names it.
         """
         changed: dict[str, Any] = {}
-        outside = self._ids()
-        for path, value in self._attributes():
-            encoder = Encoder(self._ids(), canonical=True)
-            same = self._digest(encoder, value, path) == self._digests.get(path)
+        there = self._ids()
+        outside = dict(there)
+        now = dict(self._attributes())
+        for path, value in now.items():
+            encoder = Encoder(there, canonical=True)
+            text = self._written(encoder, value, path)
+            before, checksum = self._digests.get(path, ("", ""))
+            # Arrays are read only if all else is the same.
+            same = text == before and encoder.digest(text) == checksum
             if not same or path in self._always:
                 changed[path] = value
             elif not isinstance(value, _SHARED):
                 outside[id(value)] = path
-        gone = [path for path in self._digests if path not in dict(self._attributes())]
+        gone = [path for path in self._digests if path not in now]
         return {"changed": changed, "gone": gone}, outside
 
     def outside(self) -> dict[str, Any]:
@@ -135,7 +142,8 @@ class Remembered:
             id(value): path for path, value in self._there.items() if not isinstance(value, _SHARED)
         }
 
-    def _digest(self, encoder: Encoder, value: Any, path: str) -> str:
+    def _written(self, encoder: Encoder, value: Any, path: str) -> str:
+        """Return an attribute as JSON, without its arrays, or say that it cannot be saved."""
         try:
             node = encoder.encode(value, path)
             encoder.check()
@@ -145,7 +153,7 @@ class Remembered:
                 f"{error}. checkpoint= saves what {owner} remembers; if a run that is taken up may "
                 f"find {name} as it was made, say so: {SKIP} = ({name!r},) in {owner}"
             ) from None
-        return encoder.digest(node)
+        return json.dumps(node)
 
 
 def _text(value: Any) -> str:
@@ -154,7 +162,8 @@ def _text(value: Any) -> str:
 
 
 def _skipped(owner: Any) -> set[str]:
-    names = getattr(owner, SKIP, ())
+    # Not getattr(owner, ...), which a class may answer itself.
+    names = dict(attributes(owner)).get(SKIP, getattr(type(owner), SKIP, ()))
     if isinstance(names, str):
         raise TypeError(f"{SKIP} of {type(owner).__name__} is {names!r}, want names: ({names!r},)")
     return {SKIP, *names}

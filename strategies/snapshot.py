@@ -152,9 +152,9 @@ class Encoder:
                 "a checkpoint cannot hold that. Make one of them a copy"
             )
 
-    def digest(self, node: Any) -> str:
-        """Return a text that tells a value from others, for what this has written."""
-        digest = blake2b(json.dumps(node).encode(), digest_size=16)
+    def digest(self, text: str) -> str:
+        """Return a checksum of what this has written: of the JSON as text, and of the arrays."""
+        digest = blake2b(text.encode(), digest_size=16)
         for values in self.arrays.values():
             digest.update(f"{values.dtype}{values.shape}".encode())
             digest.update(bytes_of(values))
