@@ -25,7 +25,8 @@ soak: $(INSTALLED)
 	    tests/strategies/test_checkpoint.py tests/strategies/test_checkpoint_files.py \
 	    tests/strategies/test_hostile.py \
 	    tests/strategies/test_soak.py tests/deployment/test_kill.py \
-	    tests/simulations/test_resume.py tests/simulations/test_faults_on_ray.py
+	    tests/simulations/test_resume.py tests/simulations/test_faults_on_ray.py \
+	    tests/simulations/test_cut_files.py
 
 # The library on the oldest Flower that it promises to work with, in an environment of its own.
 OLDEST := build/flwr-oldest

@@ -234,21 +234,24 @@ def main() -> None:
 
 def _resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> tuple[Config, int]:
     """Return the settings and the number of clients of a run that is to go on."""
-    from .results import CHECKPOINT, read_settings
+    from .results import CHECKPOINT, read_rounds
+    from .run_settings import read_settings, refuse_other_settings
 
-    other = sorted(given.keys() - {"num-rounds"})
-    if other:
-        raise ValueError(
-            f"--resume goes on with the settings of {folder}, so {', '.join(other)} cannot be "
-            "changed: leave them out"
-        )
-    settings, before, done = read_settings(folder)
-    if clients and before and clients != before:
-        raise ValueError(f"--clients is {clients}, but the run in {folder} has {before}")
+    saved, rows = read_settings(folder), read_rounds(folder)
     # Settings that are newer than the run have their defaults.
-    config = Config.from_run_config(default_run_config() | settings | dict(given))
+    config = Config.from_run_config(default_run_config() | dict(saved.settings) | dict(given))
+    refuse_other_settings(folder, config)
     if not config.checkpoint:
         raise ValueError(f"the run in {folder} was not saved, as its setting checkpoint is false")
+    # A run that was begun by flwr run knows but the clients that were there.
+    before = saved.clients or max((len(row["clients"]) for row in rows), default=None)
+    if clients and before and clients != before:
+        raise ValueError(f"--clients is {clients}, but the run in {folder} has {before}")
+    if not (clients or before):
+        raise ValueError(
+            f"the run in {folder} does not say how many clients it has: give --clients"
+        )
+    done = len(rows)
     if done >= config.num_rounds:
         out.print(
             f"{folder} has {done} rounds already: nothing is left to do",
@@ -257,7 +260,7 @@ def _resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> 
         out.print(
             f"{folder} has no checkpoint: it starts again from round 1",
         )
-    return replace(config, resume=True, output_dir=str(folder)), clients or before or 10
+    return replace(config, resume=True, output_dir=str(folder)), clients or before or 0
 
 
 def _run_on_ray(
@@ -269,6 +272,7 @@ def _run_on_ray(
         from .processes import exit_on_signals
         from .ray_cluster import cluster_address
         from .results import output_path, read_rounds
+        from .run_settings import keep_settings
 
         placement = place_clients(
             config,
@@ -281,6 +285,7 @@ def _run_on_ray(
         check_run(config, clients, placement)
     output = output_path(config)
     config = replace(config, output_dir=str(output))
+    keep_settings(output, config, clients)
     out.print(f"{clients} clients; {placement.describe()}")
     out.print(f"Flower's log: {output / FLOWER_LOG}", soft_wrap=True)
     out.print("Starting Flower and Ray, which takes half a minute or more ...")
@@ -294,7 +299,7 @@ def _run_on_ray(
                 shown += 1
 
         own = (cpus_per_client, gpus_per_client, logical_gpus)
-        with _saying_how_to_go_on(config, clients, output, Engine.RAY, own):
+        with _saying_how_to_go_on(config, output, Engine.RAY, own):
             run_in_flower(config, clients, placement, output, follow)
     _conclude(output)
 
@@ -307,11 +312,14 @@ def _run_in_process(config: Config, clients: int) -> None:
     from .processes import exit_on_signals
     from .report import draw_rounds
     from .results import output_path
+    from .run_settings import keep_settings
     from .training import train
 
     check_device(config)
     check_run(config, clients)
     output = output_path(config)
+    config = replace(config, output_dir=str(output))
+    keep_settings(output, config, clients)
     out.print(f"{clients} clients, one after the other in this process")
     out.print(f"Flower's log: {output / FLOWER_LOG}", soft_wrap=True)
     grid = InProcessGrid(client_app, clients, config.to_run_config())
@@ -319,7 +327,7 @@ def _run_in_process(config: Config, clients: int) -> None:
         exit_on_signals(),
         _flower_log(output / FLOWER_LOG),
         _progress(config.num_rounds) as show,
-        _saying_how_to_go_on(config, clients, output, Engine.IN_PROCESS),
+        _saying_how_to_go_on(config, output, Engine.IN_PROCESS),
         _with_traceback(output / FLOWER_LOG),
     ):
         train(grid, config, output, show)
@@ -334,7 +342,6 @@ _OWN = {"--cpus-per-client": 1.0, "--gpus-per-client": 0.0, "--logical-gpus": 0.
 @contextlib.contextmanager
 def _saying_how_to_go_on(
     config: Config,
-    clients: int,
     output: Path,
     engine: Engine,
     own: Sequence[float] = tuple(_OWN.values()),
@@ -344,16 +351,14 @@ def _saying_how_to_go_on(
         yield
     except SystemExit:
         err.print(f"Stopped. The rounds so far: {output}", soft_wrap=True)
-        err.print(_how_to_go_on(config, clients, output, engine, own), soft_wrap=True)
+        err.print(_how_to_go_on(config, output, engine, own), soft_wrap=True)
         raise
     except Exception as error:
-        error.add_note(_how_to_go_on(config, clients, output, engine, own))
+        error.add_note(_how_to_go_on(config, output, engine, own))
         raise
 
 
-def _how_to_go_on(
-    config: Config, clients: int, output: Path, engine: Engine, own: Sequence[float]
-) -> str:
+def _how_to_go_on(config: Config, output: Path, engine: Engine, own: Sequence[float]) -> str:
     if not (output / "config.toml").is_file():
         return "Nothing was begun: the same command starts again"
     if not config.checkpoint:
@@ -363,8 +368,6 @@ def _how_to_go_on(
         words += ["--engine", engine.value]
     if config.resume:  # perhaps with more rounds than the folder knows of
         words += ["--rounds", str(config.num_rounds)]
-    if clients != 10:  # the folder knows it only once a round is done
-        words += ["--clients", str(clients)]
     for (name, default), value in zip(_OWN.items(), own, strict=True):
         if value != default:
             words += [name, f"{value:g}"]

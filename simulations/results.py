@@ -3,19 +3,20 @@
 import json
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pncs_flower.files import replacing, write_whole
+from pncs_flower.strategies import RoundRecord
 from pncs_flower.strategies.history import append_json_line, write_json_lines
 from pncs_flower.strategies.lock import hold_folder
 
-from .config import Config, Scalar, format_toml
-from .toml_file import read_toml
+from .config import Config
+from .run_settings import SETTINGS, keep_settings, refuse_other_settings
 
 __all__ = [
     "CHECKPOINT",
@@ -23,7 +24,6 @@ __all__ = [
     "RunFolder",
     "output_path",
     "read_rounds",
-    "read_settings",
 ]
 
 CHECKPOINT = "checkpoint"
@@ -39,17 +39,19 @@ def output_path(config: Config) -> Path:
     Raises
     ------
     FileExistsError
-        If there are rounds or settings in it, unless the run is to be resumed: two runs in one file
-        would look like one.
+        If there are rounds, other settings or a checkpoint in it, unless the run is to be resumed:
+        two runs in one file would look like one.
     FileNotFoundError
         If the run to resume is not there.
     ValueError
-        If the folder cannot be made, or another process writes to the run that is to be resumed.
+        If the folder cannot be made, another process writes to the run that is to be resumed, or
+        it was not saved, or has other settings.
     """
     if config.resume:
         path = Path(config.output_dir).expanduser().resolve()
-        if not config.output_dir or not (path / "config.toml").exists():
+        if not config.output_dir or not (path / SETTINGS).exists():
             raise FileNotFoundError(f"{config.output_dir or 'output-dir'} holds no run to resume")
+        refuse_other_settings(path, config)
         lock = hold_folder(path)  # now, not only when the run has been started
         if lock is not None:
             lock.close()
@@ -61,7 +63,7 @@ def output_path(config: Config) -> Path:
             path.mkdir(parents=True, exist_ok=True)
         else:
             path = _new_folder(path)
-        taken = (path / "config.toml").exists() or bool(read_rounds(path))
+        taken = _holds_a_run(path, config)
     except OSError as error:
         raise ValueError(
             f"output-dir is {str(path)!r}, where no folder can be made: {error.strerror}. Give the "
@@ -73,6 +75,19 @@ def output_path(config: Config) -> Path:
             f"pncs run --resume {path}"
         )
     return path
+
+
+def _holds_a_run(path: Path, config: Config) -> bool:
+    """Tell whether a run has begun in a folder, unless it has these settings and did nothing."""
+    if read_rounds(path) or any((path / CHECKPOINT).glob("*")):
+        return True
+    try:
+        refuse_other_settings(path, config)
+    except FileNotFoundError:
+        return False
+    except ValueError:
+        return True
+    return False
 
 
 def _new_folder(path: Path) -> Path:
@@ -97,7 +112,7 @@ class RunFolder:
     path : Path
         The folder; made if it does not exist.
     config : Config
-        The settings, for ``config.toml``.
+        The settings; see `run_settings.keep_settings`.
 
     Attributes
     ----------
@@ -106,17 +121,22 @@ class RunFolder:
 
     Raises
     ------
+    FileNotFoundError
+        If it is to be resumed and holds no run.
     ValueError
-        If another process writes to it now.
+        If another process writes to it now, or it holds a run with other settings.
     """
 
     def __init__(self, path: Path, config: Config) -> None:
         path.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._lock = hold_folder(path)
-        settings = replace(config, resume=False).to_run_config()
-        (path / "config.toml").write_text(format_toml(settings), encoding="utf-8")
-        self.rows = read_rounds(path)
+        try:
+            keep_settings(path, config)
+            self.rows = read_rounds(path)
+        except BaseException:
+            self.close()
+            raise
         # Without the line that was being written when an earlier start was stopped.
         write_json_lines(path / ROUNDS, self.rows)
 
@@ -132,6 +152,31 @@ class RunFolder:
         self.rows.append(_finite(dict(row)))
         append_json_line(self.path / ROUNDS, self.rows[-1])
 
+    def complete(self, history: Sequence[RoundRecord], scores: Mapping[int, Any]) -> None:
+        """Put back rounds whose lines were lost, though the checkpoint of a later one was not.
+
+        Parameters
+        ----------
+        history : sequence of RoundRecord
+            All rounds of the run.
+        scores : mapping of int to mapping
+            Accuracy and loss by round.
+        """
+        there = {row["round"]: row for row in self.rows}
+        if [record.round for record in history] == list(there):
+            return
+        elapsed, rows = 0.0, []
+        for record in history:
+            row = there.get(record.round)
+            if row is None:
+                elapsed += sum(record.seconds.values())
+                row = {**record.to_dict(), **scores.get(record.round, {}), "elapsed": elapsed}
+                row["notes"] = [*row["notes"], "its line was lost, and written again at the end"]
+            elapsed = row["elapsed"]
+            rows.append(_finite(row))
+        self.rows = rows
+        write_json_lines(self.path / ROUNDS, rows)
+
     def close(self) -> None:
         """Let another process write to the folder."""
         if self._lock is not None:
@@ -139,10 +184,10 @@ class RunFolder:
 
     def finish(self, weights: Mapping[str, NDArray[Any]], summary: Mapping[str, Any]) -> None:
         """Write ``weights.npz`` and ``summary.json``, and close the folder."""
-        with (self.path / "weights.npz").open("wb") as file:
+        with replacing(self.path / "weights.npz") as file:
             np.savez(file, allow_pickle=False, **weights)
         text = json.dumps(_finite(dict(summary)), indent=2, allow_nan=False)
-        (self.path / "summary.json").write_text(text + "\n", encoding="utf-8")
+        write_whole(self.path / "summary.json", text + "\n")
         self.close()
 
 
@@ -171,24 +216,6 @@ def read_rounds(path: Path, skip: int = 0) -> list[dict[str, Any]]:
                 f"line {number} of {path / ROUNDS} is no round of a run: remove it"
             ) from None
     return rows
-
-
-def read_settings(path: Path) -> tuple[dict[str, Scalar], int | None, int]:
-    """Return a run's settings, how many clients it has if a round is done, and the rounds done.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the folder holds no run.
-    ValueError
-        If its settings cannot be read.
-    """
-    file = path / "config.toml"
-    if not file.is_file():
-        raise FileNotFoundError(f"{path} holds no run to resume: it has no config.toml")
-    settings = read_toml(file)
-    rows = read_rounds(path)
-    return settings, len(rows[0]["clients"]) if rows else None, len(rows)
 
 
 def _finite(value: Any) -> Any:

@@ -2,8 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,21 @@ from torch.nn.functional import cross_entropy
 
 from pncs_flower.clients.device import choose_device, compute_in
 from pncs_flower.clients.pytorch import CHUNK
-from pncs_flower.strategies import RoundRecord, SelectionError
+from pncs_flower.strategies import EmptyRoundsError, RoundRecord
 
 from .config import Config
 from .early_stopping import stop_note, stopped_after
 from .inputs import Inputs, initial_model, load_inputs
 from .preflight import check_run
-from .results import CHECKPOINT, RunFolder
+from .results import CHECKPOINT, ROUNDS, RunFolder
+from .run_settings import installed_version
 from .strategies import build_strategy
 from .watch import TENSORBOARD, open_tensorboard, watch_similarity
 
 __all__ = ["evaluate", "train"]
 
 _LAST = 5
+_PACKAGES = ("pncs-flower", "flwr", "torch", "numpy")
 
 
 def evaluate(
@@ -70,7 +71,8 @@ def train(
     ValueError, FileNotFoundError
         If the settings cannot be carried out; before anything starts.
     SelectionError
-        If a round came to nothing, because no client delivered an update; says why.
+        If several rounds in a row, or all there are, came to nothing, because no client delivered
+        an update; says why.
     """
     check_run(config)
     inputs = load_inputs(config)
@@ -97,7 +99,12 @@ def train(
         model.load_state_dict(arrays.to_torch_state_dict())
         scores = scores_now()
         record = strategy.history[-1]
-        before = (row["accuracy"] for row in folder.rows if row["round"] < number)
+        before = [row["accuracy"] for row in folder.rows if row["round"] < number]
+        if config.stop_after and len(before) < number - 1:
+            raise ValueError(
+                f"{output / ROUNDS} has {len(before)} of {number - 1} rounds, and stop-after needs "
+                "the accuracies of all of them: put the lines back, or start the run anew"
+            )
         so_far = [first["accuracy"], *before, scores["accuracy"]]
         note = stop_note(so_far, config.stop_after) if number < config.num_rounds else None
         record.notes += [] if note is None else [note]
@@ -107,27 +114,35 @@ def train(
         folder.add_round(row)
         log_round(row)
         on_round(row)
-        _require_an_update(record)
         return MetricRecord({**scores})
+
+    # Of the checkpoint, whose last line is there even if that of the folder is not.
+    def last_round() -> list[dict[str, Any]]:
+        return [record.to_dict() for record in strategy.history[-1:]]
 
     result = strategy.start(
         grid,
         initial,
         num_rounds=config.num_rounds,
         evaluate_fn=after_round,
-        should_stop=(lambda *_: stopped_after(folder.rows) is not None)
+        should_stop=(lambda *_: stopped_after(last_round()) is not None)
         if config.stop_after
         else None,
     )
+    folder.complete(strategy.history, result.evaluate_metrics_serverapp)
+    _require_an_update(strategy.history)
     weights = {name: array.numpy() for name, array in result.arrays.items()}
     folder.finish(weights, _summary(folder.rows, first, str(device), inputs))
 
 
-def _require_an_update(record: RoundRecord) -> None:
-    if not record.delivered:
-        reasons = "; ".join(f"client {key}: {reason}" for key, reason in record.rejected.items())
-        raise SelectionError(
-            f"no client delivered an update in round {record.round}: {reasons or 'no reason given'}"
+def _require_an_update(history: Sequence[RoundRecord]) -> None:
+    """Refuse to call a run done whose rounds were all empty, but too few for the limit on them."""
+    if not any(record.delivered for record in history):
+        last = history[-1]
+        reasons = "; ".join(f"client {key}: {reason}" for key, reason in last.rejected.items())
+        raise EmptyRoundsError(
+            f"no client delivered an update in any of {len(history)} rounds, in the last one for "
+            f"this reason: {reasons or 'none is given'}"
         )
 
 
@@ -152,12 +167,5 @@ def _summary(
         "data": inputs.title,
         "notes": list(inputs.notes),
         "server-device": server_device,
-        "versions": {name: _version(name) for name in ("pncs-flower", "flwr", "torch", "numpy")},
+        "versions": {name: installed_version(name) for name in _PACKAGES},
     }
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # the library runs from a bundle
-        return "not installed"

@@ -18,6 +18,7 @@ from pncs_flower.simulations.config import Config, default_run_config
 from pncs_flower.simulations.in_process import InProcessGrid
 from pncs_flower.simulations.processes import adopt_orphans, descendants, stop_descendants
 from pncs_flower.simulations.results import RunFolder, read_rounds
+from pncs_flower.simulations.run_settings import keep_settings
 from pncs_flower.simulations.training import train
 
 PNCS = [sys.executable, "-c", "from pncs_flower.simulations.cli import main; main()", "run"]
@@ -117,7 +118,7 @@ def test_finished_run_is_made_longer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--set", "lr=0.5"], "so lr cannot be changed"),
+        (["--set", "lr=0.5"], "lr is 0.5, but it was started with 0.1"),
         (["--clients", "7"], "--clients is 7, but the run in"),
     ],
 )
@@ -138,6 +139,7 @@ def test_folder_without_a_run_is_refused(tmp_path: Path) -> None:
 def test_run_that_another_process_goes_on_with_is_refused_before_anything_starts(
     tmp_path: Path,
 ) -> None:
+    keep_settings(tmp_path, settings(), CLIENTS)
     first = RunFolder(tmp_path, settings())
     done = pncs("--resume", str(tmp_path))
     first.close()

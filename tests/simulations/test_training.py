@@ -1,12 +1,14 @@
 """The app on real clients in this process: what it trains, writes and refuses."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import Context, Message
 
 from pncs_flower.simulations.client_app import Holdings
 from pncs_flower.simulations.client_app import app as client_app
@@ -16,7 +18,7 @@ from pncs_flower.simulations.models import build_model
 from pncs_flower.simulations.results import read_rounds
 from pncs_flower.simulations.strategies import build_strategy
 from pncs_flower.simulations.training import train
-from pncs_flower.strategies import SelectionError
+from pncs_flower.strategies import EmptyRoundsError, SelectionError
 
 
 def run(output: Path, num_clients: int = 4, **settings: Any) -> list[dict[str, Any]]:
@@ -85,6 +87,50 @@ def test_the_seed_decides_everything(tmp_path: Path) -> None:
 def test_clients_that_all_fail_end_the_run_with_the_reason(tmp_path: Path, strategy: str) -> None:
     with pytest.raises(SelectionError, match=r"client .*(nan|inf|finite)"):
         run(tmp_path, strategy=strategy, lr=1e30)
+
+
+class Failing:
+    """The app's clients, which all fail to train in some rounds."""
+
+    def __init__(self, *rounds: int) -> None:
+        self.rounds = rounds
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        config = next(iter(message.content.config_records.values()), {})
+        if message.metadata.message_type == "train" and config.get("server-round") in self.rounds:
+            raise RuntimeError("this round is lost")
+        return client_app(message, context)
+
+
+def run_failing(output: Path, num_rounds: int, *rounds: int) -> list[dict[str, Any]]:
+    config = Config.from_run_config(
+        default_run_config()
+        | {"num-rounds": num_rounds, "strategy": "uniform", "model": "linear", "device": "cpu"}
+    )
+    grid = InProcessGrid(Failing(*rounds), 4, config.to_run_config())  # type: ignore[arg-type]
+    train(grid, config, output, lambda row: None)
+    return read_rounds(output)
+
+
+@pytest.mark.parametrize("lost", [(1,), (2,), (1, 2), (2, 4), (5,)])
+def test_empty_round_costs_that_round_and_not_the_run(tmp_path: Path, lost: tuple[int]) -> None:
+    rows = run_failing(tmp_path, 5, *lost)
+    assert [bool(row["delivered"]) for row in rows] == [n not in lost for n in range(1, 6)]
+    for row, after in pairwise(rows):
+        assert (row["accuracy"] == after["accuracy"]) or after["round"] not in lost
+    assert all("this round is lost" in str(rows[number - 1]["rejected"]) for number in lost)
+    assert json.loads((tmp_path / "summary.json").read_text())["rounds"] == 5
+
+
+@pytest.mark.parametrize(("num_rounds", "done"), [(6, 3), (2, 2)])
+def test_run_ends_where_empty_rounds_follow_each_other_or_are_all(
+    tmp_path: Path, num_rounds: int, done: int
+) -> None:
+    lost = (2, 3, 4) if num_rounds == 6 else (1, 2)
+    with pytest.raises(EmptyRoundsError, match="this round is lost"):
+        run_failing(tmp_path, num_rounds, *lost)
+    assert not (tmp_path / "summary.json").exists()
+    assert len(read_rounds(tmp_path)) == done
 
 
 def test_a_client_without_a_place_says_what_it_lacks(tmp_path: Path) -> None:
