@@ -169,7 +169,9 @@ def check_update(content: RecordDict, model: Model) -> dict[str, np.ndarray]:
     Returns
     -------
     dict of str to np.ndarray
-        The arrays that were of another precision than the model's, in the model's.
+        The arrays to put in place of those sent: those that were of another precision than the
+        model's, in the model's, and those that were said to be what they are not. (Flower leaves
+        dtype and shape out of what a `client_fn` returns.)
 
     Raises
     ------
@@ -192,6 +194,7 @@ def check_update(content: RecordDict, model: Model) -> dict[str, np.ndarray]:
         except ValueError as error:
             raise ValueError(f"array {name!r}: {error}") from None
         fitted = model.fit(name, values)
-        if fitted is not values:
+        told = (array.dtype, tuple(array.shape))
+        if fitted is not values or told != (str(values.dtype), values.shape):
             others[name] = fitted
     return others

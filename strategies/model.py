@@ -34,11 +34,11 @@ class Model:
     def __init__(self, weights: ArrayRecord, may_grow: bool = False) -> None:
         self.weights = weights
         self.dtypes: dict[str, np.dtype] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
         for name, array in weights.items():
-            self.dtypes[name] = _dtype(name, array)
+            self.dtypes[name], self.shapes[name] = _form(name, array)
         self._grows = may_grow and all(
-            dtype == np.uint8 and len(weights[name].shape) == 1
-            for name, dtype in self.dtypes.items()
+            dtype == np.uint8 and len(self.shapes[name]) == 1 for name, dtype in self.dtypes.items()
         )
 
     def fit(self, name: str, values: np.ndarray) -> np.ndarray:
@@ -63,7 +63,7 @@ class Model:
             fit into the model's precision. Values that the model itself has in the same place are
             always sound: a mask may hold infinite ones.
         """
-        dtype, shape = self.dtypes[name], tuple(self.weights[name].shape)
+        dtype, shape = self.dtypes[name], self.shapes[name]
         if values.dtype.kind != dtype.kind:
             raise ValueError(f"array {name!r} has dtype {values.dtype}, not {dtype}")
         if values.shape != shape and not (self._grows and values.ndim == 1):
@@ -132,10 +132,10 @@ class Model:
 
     def _like(self, name: str, array: Array) -> Array:
         dtype = self.dtypes.get(name)
-        if dtype is None or array.dtype == self.weights[name].dtype:
+        if dtype is None or array.dtype == str(dtype):
             return array
         values = array.numpy()
-        if values.dtype.kind not in _KINDS or values.shape != tuple(self.weights[name].shape):
+        if values.dtype.kind not in _KINDS or values.shape != self.shapes[name]:
             return array  # a base strategy that gives the model another form
         if dtype.kind == "b":
             return Array(np.asarray(values >= 0.5)) if _finite(values) else array
@@ -145,7 +145,10 @@ class Model:
             return Array(np.asarray(values, dtype=dtype))
 
 
-def _dtype(name: str, array: Array) -> np.dtype:
+def _form(name: str, array: Array) -> tuple[np.dtype, tuple[int, ...]]:
+    if array.stype == _NUMPY and not array.dtype:  # as Flower makes them of older parameters
+        values = array.numpy()
+        return values.dtype, values.shape
     try:
         dtype = np.dtype(array.dtype)
     except TypeError:
@@ -157,7 +160,7 @@ def _dtype(name: str, array: Array) -> np.dtype:
             "floating point, whole numbers or bool: send this one in another form, or keep it out "
             "of the model that clients exchange"
         )
-    return dtype
+    return dtype, tuple(array.shape)
 
 
 @cache

@@ -287,3 +287,56 @@ def test_a_model_that_cannot_be_checked_is_told_of_before_anybody_trains(array, 
     with pytest.raises(ValueError, match=f"array 'odd' of the model .*{what}"):
         strategy.start(grid, arrays, num_rounds=1)
     assert sum(numpy_app.times_trained(context) for context in grid.contexts.values()) == 0
+
+
+class HandsOn(FedAvg):
+    """Makes the first update the model, as one that hands a model from client to client."""
+
+    def aggregate_train(self, server_round, replies):
+        (arrays,) = next(iter(replies)).content.array_records.values()
+        return arrays, None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape"), [("", ()), ("complex64", (3, 4)), ("float32", (9,)), ("no type", (1,))]
+)
+def test_what_a_client_says_of_an_array_does_not_pass_into_the_model(dtype, shape):
+    """The bytes tell what an array is; `client_fn` apps say nothing, and others may lie."""
+
+    def mislabel(content):
+        content["arrays"] = ArrayRecord(
+            {n: Array(dtype, shape, a.stype, a.data) for n, a in content["arrays"].items()}
+        )
+
+    strategy = RoundRobin(HandsOn(min_train_nodes=1, **ONLY_TRAIN), num_selected=2)
+    result = run(strategy, with_update(mislabel), rounds=8)
+    assert not any(record.rejected for record in strategy.history)
+    for name, array in result.arrays.items():
+        assert (array.dtype, tuple(array.shape)) == (
+            str(kinds_app.ARRAYS[name].dtype),
+            kinds_app.ARRAYS[name].shape,
+        )
+
+
+def test_a_model_whose_arrays_say_nothing_of_themselves_is_read():
+    arrays = ArrayRecord(
+        {n: Array("", (), a.stype, a.data) for n, a in kinds_app.initial_arrays().items()}
+    )
+    strategy = RoundRobin(FedAvg(**ONLY_TRAIN), num_selected=3)
+    result = run(strategy, rounds=2, arrays=arrays, app=Described)
+    assert all(len(record.delivered) == 3 for record in strategy.history)
+    kinds_app.assert_same_kinds(result.arrays)
+
+
+class Described:
+    """The app on arrays whose dtype is read from their bytes."""
+
+    @staticmethod
+    def make_app(*mods):
+        def describe(message, context, call_next):
+            message.content["arrays"] = ArrayRecord(
+                {n: Array(a.numpy()) for n, a in message.content["arrays"].items()}
+            )
+            return call_next(message, context)
+
+        return kinds_app.make_app(*mods, describe)
