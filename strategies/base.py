@@ -11,6 +11,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from .errors import SelectionError, TooFewClientsError, named
 
 __all__ = [
+    "averages_models",
     "check_base",
     "check_evaluation",
     "check_limits",
@@ -147,6 +148,11 @@ def joins_bytes(base: Strategy) -> bool:
     """Tell whether a base strategy may join arrays of bytes: whether it takes no weighted mean."""
     *_, inner = unwrap(base)
     return type(inner).aggregate_train is not FedAvg.aggregate_train
+
+
+def averages_models(base: Strategy) -> bool:
+    """Tell whether a base strategy is one of Flower's own, which all take models from clients."""
+    return all(type(strategy).__module__.startswith("flwr.") for strategy in unwrap(base))
 
 
 def same_for_all(messages: list[Message], base: Strategy) -> Message:

@@ -11,6 +11,7 @@ from pncs_flower.layers import choose_layers
 from pncs_flower.protocol import LOSS, NUM_EXAMPLES, SUMMARY, SummaryRequest
 from pncs_flower.sketches import Sketch, parse_sketch
 
+from .errors import OtherUpdateError
 from .model import Model
 
 __all__ = ["SummaryDecoder", "check_update", "decode_loss", "read_array"]
@@ -175,16 +176,18 @@ def check_update(content: RecordDict, model: Model) -> dict[str, np.ndarray]:
 
     Raises
     ------
+    OtherUpdateError
+        If the arrays are not those of the model.
     ValueError
-        If the arrays are not those of the model, or one holds a value that is not finite, or so
-        large that it, or its square, is not finite in the model's precision.
+        If one is no plain array, or holds a value that is not finite, or so large that it, or its
+        square, is not finite in the model's precision.
     """
     records = content.array_records
     if len(records) != 1:
-        raise ValueError(f"{len(records)} array records in place of one")
+        raise OtherUpdateError(f"{len(records)} array records in place of one")
     (record,) = records.values()
     if record.keys() != model.weights.keys():
-        raise ValueError(
+        raise OtherUpdateError(
             f"arrays {', '.join(record) or '(none)'} in place of {', '.join(model.weights)}"
         )
     others: dict[str, np.ndarray] = {}

@@ -7,6 +7,8 @@ from functools import cache
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
+from .errors import OtherUpdateError
+
 __all__ = ["Model"]
 
 _NUMPY = "numpy.ndarray"
@@ -58,16 +60,17 @@ class Model:
 
         Raises
         ------
+        OtherUpdateError
+            If they are of another kind or shape than the model's.
         ValueError
-            If they are of another kind or shape than the model's, or one is not finite or does not
-            fit into the model's precision. Values that the model itself has in the same place are
-            always sound: a mask may hold infinite ones.
+            If one is not finite or does not fit into the model's precision. Values that the model
+            itself has in the same place are always sound: a mask may hold infinite ones.
         """
         dtype, shape = self.dtypes[name], self.shapes[name]
         if values.dtype.kind != dtype.kind:
-            raise ValueError(f"array {name!r} has dtype {values.dtype}, not {dtype}")
+            raise OtherUpdateError(f"array {name!r} has dtype {values.dtype}, not {dtype}")
         if values.shape != shape and not (self._grows and values.ndim == 1):
-            raise ValueError(f"array {name!r} has shape {values.shape}, not {shape}")
+            raise OtherUpdateError(f"array {name!r} has shape {values.shape}, not {shape}")
         if dtype.kind == "f":
             self._check_floats(name, values)
         elif dtype != values.dtype and dtype.kind in "iu":

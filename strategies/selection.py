@@ -37,6 +37,7 @@ from .history import Records, RoundRecord
 from .metrics import CommonMetrics
 from .model import Model
 from .options import CheckedOptions, SelectionOptions
+from .other_forms import OtherForms
 from .polling import polled
 from .remembered import Remembered, Setting
 from .resumption import Resumption
@@ -125,6 +126,7 @@ class SelectionStrategy(Strategy):
         self._asking = Asking(rule, self._selector, self.options)
         self._choosing = Choosing(rule, self._selector, base, self.options)
         self._common = CommonMetrics("training")
+        self._other_forms = OtherForms(base)
         self._evaluation = Evaluation(base, self.options.max_weight)
         folder = self.options.checkpoint
         self._resumption = None if folder is None else Resumption(Path(folder).expanduser())
@@ -306,6 +308,7 @@ class SelectionStrategy(Strategy):
         received = training.complete(replies, record)
         start = time.monotonic()
         delivery = training.sort_out(received, record)
+        self._other_forms.check(delivery.others, self.history)
         for client, reason in delivery.liars.items():
             self._roster.exclude(client, reason)
         sound = list(delivery.metrics)

@@ -1,7 +1,7 @@
 """Full updates: what is let through to the base strategy, and in which order."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import INFO
 
 import numpy as np
@@ -14,6 +14,7 @@ from pncs_flower.protocol import SummaryRequest
 from pncs_flower.sketches import parse_sketch
 
 from .decoding import check_update, read_array
+from .errors import OtherUpdateError
 from .exchange import shortened, sort_replies
 from .history import RoundRecord
 from .metrics import CommonMetrics, Required, numbers
@@ -43,11 +44,14 @@ class Delivery:
         The numbers that came with each, by client.
     liars : dict of str to str
         Clients whose sketch is not that of their update, with the reason.
+    others : dict of str to str
+        Clients whose update has not the form of the model, with the reason.
     """
 
     messages: list[Message]
     metrics: dict[str, Metrics]
     liars: dict[str, str]
+    others: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -136,6 +140,8 @@ class UpdateChecks:
                 _reject(client, str(error), record)
                 if isinstance(error, UntruthfulSketchError):
                     delivery.liars[client] = str(error)
+                if isinstance(error, OtherUpdateError) and replies.contents[node_id].array_records:
+                    delivery.others[client] = shortened(str(error))
             else:
                 sound[client] = replies.contents[node_id]
         for client, reason in self.required.odd_weights(sound).items():
