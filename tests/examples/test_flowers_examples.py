@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from ray_process import TESTS, run_script
 
 from pncs_flower import strategies
-from pncs_flower.clients import summary_mod
+from pncs_flower.clients import SummaryMod, summary_mod
 from pncs_flower.simulations.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS, RoundRobin, SelectionError, UniformSelection
 
@@ -195,6 +195,29 @@ def test_what_a_loop_of_the_bases_own_writes_is_written_with_selection_too(tmp_p
     assert len(before[0]) == 4
 
 
+@pytest.mark.parametrize("restored", [False, True])
+def test_heads_that_clients_keep_are_of_the_trainings_that_count(
+    restored: bool, tmp_path: Path
+) -> None:
+    """All that are asked train; with the option, only the chosen keep what comes of it."""
+    module = load("advanced_pytorch")
+    config = {**module.RUN_CONFIG, **CHANGED["advanced_pytorch"], "output": str(tmp_path)}
+    app = module.make_client_app(SummaryMod(restore_state=True) if restored else summary_mod)
+    grid = InProcessGrid(app, CLIENTS, config)
+    selecting = Selecting()
+    module.main_with_selection(grid, config, selecting)
+    keeping = {
+        str(context.node_config["partition-id"])
+        for context in grid.contexts.values()
+        if module.HEAD in context.state.array_records
+    }
+    history = selecting.strategy.history
+    chosen = {client for record in history for client in record.delivered}
+    asked = {client for record in history for client in record.asked}
+    assert keeping == (chosen if restored else asked)
+    assert chosen < asked
+
+
 @pytest.mark.parametrize("kind", [UniformSelection, RoundRobin])
 def test_trees_are_chosen_by_rules_that_ask_for_no_sketch(kind: type[Any]) -> None:
     selecting = Selecting(kind)
@@ -244,6 +267,7 @@ FORGETFUL = [
     "quickstart_jax",
     "resnet",
     "fedprox",
+    TREES,
 ]
 """Examples that draw nothing anew, and whose clients remember nothing."""
 
