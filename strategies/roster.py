@@ -22,7 +22,7 @@ __all__ = ["Roster"]
 
 _POLL = 0.2
 _RETRY = 10.0  # seconds until a node that failed is asked again, while clients are missing
-_AGAIN = 3.0  # ... while the apps of all nodes answer in place of the mod
+_AGAIN = 3.0  # ... while no answer gives hope
 _TOLD = 30.0  # seconds between two lines of the log on who is waited for
 _LONGEST_REST = 16  # rounds
 # What Flower says of an app whose functions all have names of their own.
@@ -136,7 +136,10 @@ class Roster:
             online = set(grid.get_node_ids())
             left = self._deadline(start, bool(online)) - time.monotonic()
             enough = self._enough(online, num_selected, evaluating)
-            strangers = self._strangers(online, tried, record.round, enough) - asking.waiting
+            soon = not self._complete_once and online <= self._hopeless(
+                grid, heard & failures.keys()
+            )
+            strangers = self._strangers(online, tried, record.round, enough, soon) - asking.waiting
             if strangers and left > 0:
                 asking.ask(sorted(strangers), left, self._message_type)
             for answer in asking.answers():
@@ -148,7 +151,7 @@ class Roster:
                     failures[answer.node_id] = reason
                     untold.add(answer.node_id)
             nobody = not self._complete_once and num_selected <= len(online & failures.keys())
-            nobody = nobody and online <= self._without_mod
+            nobody = nobody and online <= self._hopeless(grid, heard & failures.keys())
             no_function = [n for n in failures if _NO_FUNCTION in failures[n]]
             if nobody and message_type and online <= set(no_function):
                 self._message_type = message_type(sorted(online)[:num_selected])
@@ -166,7 +169,7 @@ class Roster:
             if not asking.waiting and (enough or self._all_here(grid, online)):
                 break
             if nobody and all(self._failed.get(node_id, 0) > 1 for node_id in online):
-                break  # no waiting puts the mod into the app
+                break  # no waiting puts the mod into the app, or a simulation in order
             now = time.monotonic()
             left = self._deadline(start, bool(online)) - now
             if left <= 0:
@@ -230,8 +233,15 @@ class Roster:
         declared = self._agreed()
         return is_simulated(grid) and self._min_clients is None and 0 < declared <= len(online)
 
+    def _hopeless(self, grid: Grid, failed: set[int]) -> set[int]:
+        """Return the nodes whose answer is final, if none but such nodes are there.
+
+        An app without the mod is the same on all nodes. In a simulation, any failure is.
+        """
+        return self._without_mod | failed if is_simulated(grid) else self._without_mod
+
     def _strangers(
-        self, online: set[int], tried: Mapping[int, float], number: int, enough: bool
+        self, online: set[int], tried: Mapping[int, float], number: int, enough: bool, soon: bool
     ) -> set[int]:
         """Return the nodes to ask who they are; one that failed only after a while.
 
@@ -239,7 +249,7 @@ class Roster:
         that never answers would cost `wait_timeout` in each.
         """
         now = time.monotonic()
-        pause = _RETRY if self._complete_once or online - self._without_mod else _AGAIN
+        pause = _AGAIN if soon else _RETRY
         return {
             node_id
             for node_id in online - self._key_of_node.keys()

@@ -81,12 +81,18 @@ class Selector:
         self._backoff = Backoff()
         self._state: RuleState = rule.initial_state()
         self._num_examples: dict[str, float] = {}
+        # What clients only say of their size, and those that said it and then did not deliver.
+        self._said: dict[str, float] = {}
+        self._doubted: set[str] = set()
         self._last_chosen: dict[str, int] = {}
         self._last_asked: dict[str, int] = {}
 
     def learn_sizes(self, num_examples: Mapping[str, float]) -> None:
-        """Note how many examples clients say to have; what came with an update counts for more."""
-        self._num_examples = {**num_examples, **self._num_examples}
+        """Note how many examples clients say to have; what came with an update counts for more.
+
+        The word of a client that was to deliver and did not counts for nothing until it does.
+        """
+        self._said |= num_examples
 
     def note_without_examples(self, clients: Iterable[str], number: int) -> None:
         """Have clients step back that say to have no example, from this round on."""
@@ -125,7 +131,10 @@ class Selector:
             num_selected=self._rule.num_selected,
             available=tuple(available),
             last_rounds={client: turn.get(client, 0) for client in available},
-            num_examples=dict(self._num_examples),
+            num_examples={
+                **{c: size for c, size in self._said.items() if c not in self._doubted},
+                **self._num_examples,
+            },
             clients=tuple(ordered),
             last_asked=dict(self._last_asked),
         )
@@ -239,6 +248,8 @@ class Selector:
         empty : bool
             Whether no update was used: nothing has changed for the rule.
         """
+        self._doubted |= set(trained).difference(sound)
+        self._doubted -= set(sound)
         self._backoff.end_round(
             plan.now.number,
             {"pre-round": plan.candidates, "training": trained},
@@ -252,6 +263,8 @@ class Selector:
             "queue": self._queue.state(),
             "backoff": self._backoff.state(),
             "num-examples": dict(self._num_examples),
+            "num-examples-said": dict(self._said),
+            "num-examples-doubted": sorted(self._doubted),
             "rule": dict(self._state),
             "last-chosen": dict(self._last_chosen),
             "last-asked": dict(self._last_asked),
@@ -262,6 +275,8 @@ class Selector:
         self._queue.restore(state["queue"])
         self._backoff.restore(state.get("backoff", {}))  # absent from older checkpoints
         self._num_examples = dict(state["num-examples"])
+        self._said = dict(state.get("num-examples-said", {}))  # absent from older checkpoints
+        self._doubted = set(state.get("num-examples-doubted", ()))
         self._state = dict(state["rule"])
         self._last_chosen = dict(state["last-chosen"])
         self._last_asked = dict(state["last-asked"])

@@ -11,10 +11,17 @@ from flwr.serverapp.strategy import FedAvg
 from pncs_flower.clients import summary_mod
 from pncs_flower.protocol import INTRODUCE, MARKER
 from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.strategies import PNCS, GradientMemory, SelectionError, TooFewClientsError
+from pncs_flower.strategies import (
+    PNCS,
+    GradientMemory,
+    SelectionError,
+    SelectionStrategy,
+    TooFewClientsError,
+)
 from pncs_flower.strategies.history import RoundRecord
 from pncs_flower.strategies.polling import PollingGrid
 from pncs_flower.strategies.roster import Roster
+from pncs_flower.strategies.rules import GradientMemoryRule
 
 NEVER = 1e9
 FIRST = r"ClientApp\(mods=\[summary_mod, \.\.\.\]\)"
@@ -256,6 +263,38 @@ JOINED = "\N{ARABIC LETTER MEEM}\N{ZERO WIDTH NON-JOINER}\N{ARABIC LETTER ALEF}"
 def test_names_in_any_script_are_keys(key):
     clients, _ = timed(Roster(None, 0.2, None), deployed({"site-0": {"key": key}}))
     assert key in clients
+
+
+def test_the_size_that_a_client_says_counts_for_nothing_once_it_does_not_deliver():
+    """It would weigh more than all others together, for as long as it sends but summaries."""
+    sizes = []
+
+    class Watching(GradientMemoryRule):
+        def select(self, state, now, summaries):
+            sizes.append(dict(now.num_examples))
+            return super().select(state, now, summaries)
+
+    claims = {f"site-{n}": {"num-examples": 10} for n in range(3)}
+    claims["site-3"] = {"num-examples": 10**8}
+
+    def fails(message, context, call_next):
+        context.node_config["partition-id"] = int(context.node_config["name"][-1])
+        training = message.content.config_records.get(MARKER, {}).get("phase") == "train"
+        if training and context.node_config["name"] == "site-3":
+            raise RuntimeError("never")
+        return call_next(message, context)
+
+    def named(message, context, call_next):
+        context.node_config.pop("partition-id", None)
+        return call_next(message, context)
+
+    app = numpy_app.make_app(named, claiming(claims), fails, summary_mod)
+    strategy = SelectionStrategy(FedAvg(fraction_evaluate=0.0), Watching(num_selected=2))
+    strategy.start(Deployed(app, [0.0] * 4), numpy_app.initial_arrays(), num_rounds=4)
+    first = next(r.round for r in strategy.history if "site-3" in r.chosen)
+    for number, known in enumerate(sizes, start=1):
+        assert ("site-3" in known) == (number <= first)
+    assert first < 4
 
 
 # --- eligible --------------------------------------------------------------------------------
