@@ -95,12 +95,17 @@ class Required:
                 )
 
     def odd_weights(self, contents: Mapping[str, RecordDict]) -> dict[str, str]:
-        """Return the clients whose weight must be that of most others and is not, with reasons."""
+        """Return the clients whose weight must be that of most others and is not, with reasons.
+
+        Where most have not the same, it is the app that is at fault: the base strategy says so.
+        """
         if not self.equal_weights or self.weighted_by is None:
             return {}
         weights = {c: _singles(content)[self.weighted_by] for c, content in contents.items()}
         counts = Counter(weights.values())
         usual = max(counts, key=counts.__getitem__, default=0.0)
+        if 2 * counts[usual] <= len(weights):
+            return {}
         return {
             client: f"{self.weighted_by} is {weight:g}, and that of others {usual:g}: the base "
             "strategy keeps an account of privacy, for which all must be equal"

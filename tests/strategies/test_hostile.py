@@ -3,6 +3,7 @@
 import logging
 import os
 import random
+import re
 
 import numpy as np
 import pytest
@@ -205,7 +206,7 @@ def strategy_of(number: int, dice: random.Random):
 def test_hostile_replies_never_reach_the_model_nor_break_the_run(monkeypatch):
     # pytest keeps every record that is logged, and that takes longer than all else.
     monkeypatch.setattr(logging.getLogger("flwr"), "disabled", True)
-    sent = number = ended = used = rejected = 0
+    sent = number = ended = used = rejected = evaluations = 0
     while sent < REPLIES:
         number += 1
         dice = random.Random(number)
@@ -231,10 +232,15 @@ def test_hostile_replies_never_reach_the_model_nor_break_the_run(monkeypatch):
             assert not record.answered or not set(record.rejected) & set(record.delivered)
             assert set(record.chosen) - set(record.delivered) <= hostile
             assert len(str(record.to_dict())) < 20_000
+            for note in record.notes:
+                left_out = re.findall(r"(?:^evaluation: left out are |; )([0-5]): ", note)
+                assert set(left_out) <= hostile, (number, note)
+                evaluations += len(left_out)
             rejected += len(record.rejected)
             used += len(hostile & set(record.delivered))
         sent += grid.sent
     assert sent >= REPLIES
-    assert used > REPLIES / 50  # not all that is odd is refused
-    assert rejected > REPLIES / 4
+    assert used > REPLIES / 100  # not all that is odd is refused
+    assert rejected > REPLIES / 10
+    assert evaluations > REPLIES / 100
     assert ended < number / 10

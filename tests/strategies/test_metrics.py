@@ -1,5 +1,7 @@
 """Clients may report what they like: no update and no run is lost for a metric."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from apps import client_fn_app, numpy_app
@@ -8,6 +10,7 @@ from flwr.app import Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
     FedAvg,
     FedMedian,
@@ -17,7 +20,7 @@ from flwr.serverapp.strategy import (
 
 from pncs_flower.clients import summary_mod
 from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.strategies import PNCS, EmptyRoundsError, Oort, RoundRobin
+from pncs_flower.strategies import PNCS, EmptyRoundsError, Oort, RoundRobin, SelectionError
 
 NAN, INF = float("nan"), float("inf")
 ONLY_TRAIN = {"fraction_evaluate": 0.0}
@@ -222,6 +225,38 @@ def test_the_bit_that_adaptive_clipping_needs_must_be_there(bit):
     strategy, _ = trained(metrics, base, rounds=2)
     assert all("norm_bit" in record.rejected["1"] for record in strategy.history)
     assert all(record.delivered == ["0", "2", "3"] for record in strategy.history)
+
+
+class Account:
+    """As much of Flower's account of privacy as its wrapper looks at."""
+
+    config = SimpleNamespace(population_size=4, max_epsilon=None)
+
+    def compose(self, event):
+        pass
+
+    def get_privacy_spent(self):
+        return SimpleNamespace(epsilon=1.0, delta=1e-5, num_releases=1)
+
+
+def accounted(sizes):
+    base = DifferentialPrivacyServerSideFixedClipping(FedAvg(**ONLY_TRAIN), 0.1, 10.0, 4)
+    base.accountant = Account()
+    return trained(lambda k: {"num-examples": sizes[k]}, base, rounds=2)
+
+
+def test_one_client_of_another_weight_does_not_end_an_account_of_privacy():
+    strategy, _ = accounted([5, 7, 5, 5])
+    for record in strategy.history:
+        assert record.delivered == ["0", "2", "3"]
+        assert "num-examples is 7, and that of others 5" in record.rejected["1"]
+    strategy, _ = accounted([5, 5, 5, 5])
+    assert all(record.delivered == ["0", "1", "2", "3"] for record in strategy.history)
+
+
+def test_an_app_whose_weights_all_differ_is_told_of_by_the_account():
+    with pytest.raises(SelectionError, match="requires equal client weights"):
+        accounted([1, 2, 3, 4])
 
 
 def test_a_round_without_updates_does_not_end_adaptive_clipping():
