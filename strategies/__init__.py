@@ -8,6 +8,7 @@ from .errors import (
     NoSummariesError,
     SelectionError,
     TooFewClientsError,
+    UnsavableError,
 )
 from .fedcor import FedCor
 from .gradient_memory import GradientMemory
@@ -44,4 +45,5 @@ __all__ = [
     "SelectionStrategy",
     "TooFewClientsError",
     "UniformSelection",
+    "UnsavableError",
 ]

@@ -135,7 +135,7 @@ class CheckpointFolder:
             If it cannot be written, on a full disk for instance. The files there stay as they are.
         """
         encoder = Encoder(outside)
-        node = encoder.encode(dict(state), "the state")
+        node = encoder.encode(dict(state), "state")
         encoder.check()
         size, checksum = self._log.append(lines)
         manifest = {"about": {**about, "log": [size, checksum]}, "state": node}

@@ -147,6 +147,7 @@ class Resumption:
             log(INFO, "The run was stopped early after round %d, and stays so.", self.offset)
             return self._result
         self._stopped = False
+        encode(strategy.state(), {}, "the state of the rule")  # or say now that it cannot be saved
         if self.offset < num_rounds:
             result = loop(
                 initial_arrays=self._result.arrays,

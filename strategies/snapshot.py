@@ -22,10 +22,10 @@ _DEEPEST = 100
 _SMALL = 2**63
 
 
-def encode(value: Any, arrays: Arrays) -> Any:
+def encode(value: Any, arrays: Arrays, name: str = "value") -> Any:
     """Return a value as JSON, with its arrays moved to a dictionary; see `Encoder`."""
     encoder = Encoder()
-    node = encoder.encode(value, "value")
+    node = encoder.encode(value, name)
     encoder.check()
     arrays.update(encoder.arrays)
     return node

@@ -299,6 +299,27 @@ class Counting(SelectionRule):
         return Choice(tuple(list(self.turns)[:2]))
 
 
+class Remembering(SelectionRule):
+    """A rule with a state that cannot be saved."""
+
+    def __init__(self) -> None:
+        self.num_selected = 2
+
+    def initial_state(self):
+        return {"seen": iter(())}
+
+    def select(self, state, now, summaries):
+        return Choice(now.available[:2])
+
+
+def test_state_of_a_rule_that_cannot_be_saved_is_refused_before_the_first_round(tmp_path):
+    strategy = SelectionStrategy(FedAvg(), Remembering(), checkpoint=tmp_path)
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 4)
+    with pytest.raises(UnsavableError, match=r"the state of the rule\['rule'\]\['seen'\]"):
+        strategy.start(grid, numpy_app.initial_arrays(), num_rounds=2)
+    assert trains(grid) == 0
+
+
 def test_what_a_rule_remembers_in_itself_is_there_again(tmp_path):
     def chosen(rounds: int, **options: Any) -> list[list[str]]:
         strategy = SelectionStrategy(FedAvg(fraction_evaluate=0.0), Counting(), **options)

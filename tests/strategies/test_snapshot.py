@@ -298,6 +298,19 @@ def test_value_comes_back_as_it_was(name):
     assert same(through_a_file(VALUES[name]), VALUES[name])
 
 
+def test_network_of_torch_comes_back_with_what_it_shares():
+    one = torch.nn.Linear(3, 3)
+    network = torch.nn.Sequential(one, torch.nn.BatchNorm1d(3), torch.nn.Dropout(), one)
+    network(torch.randn(4, 3))
+    network.eval()
+    again = through_a_file(network)
+    assert again[0] is again[3]
+    assert again.training is False
+    inputs = torch.randn(5, 3)
+    assert torch.equal(again(inputs), network(inputs))
+    assert [name for name, _ in again.named_buffers()] == [n for n, _ in network.named_buffers()]
+
+
 def test_read_only_array_stays_so():
     value = np.arange(3)
     value.flags.writeable = False
