@@ -38,13 +38,9 @@ oldest:
 	$(OLDEST)/bin/python -m pytest -m "not slow" tests/clients/test_summary_mod.py \
 	    $(addprefix tests/strategies/test_,drop_in.py templates.py legacy.py round.py rules.py \
 	    roster.py ride_along.py faults.py liars.py grid_faults.py checkpoint.py introduction.py \
-<<<<<<< HEAD
 	    introductions.py stopping.py grid_view.py time_limit.py log.py situations.py \
-	    secure_aggregation.py) tests/examples/test_flowers_examples.py
-=======
-	    introductions.py stopping.py grid_view.py time_limit.py log.py \
-	    last_record.py checkpoint_files.py resume_settings.py)
->>>>>>> 6bd2a24 (A rule's state that cannot be saved is told before the first round; what a checkpoint holds of networks)
+	    secure_aggregation.py last_record.py checkpoint_files.py resume_settings.py) \
+	    tests/examples/test_flowers_examples.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
