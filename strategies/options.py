@@ -27,8 +27,8 @@ class SelectionOptions(TypedDict, total=False):
     eligible : callable, optional (default: None)
         ``eligible(key) -> bool``: whether a client may take part at all.
     min_clients : int, optional (default: None)
-        Wait for this many clients before the first round. If None, simulated clients (those with
-        ``num-partitions`` in their node config) say how many there are.
+        Wait for this many clients, eligible or not, before the first round. If None, those with
+        ``num-partitions`` in their node config, as simulated ones have it, say how many there are.
     wait_timeout : float (default: 60.0)
         Seconds to wait for clients to connect and to introduce themselves. In the first round the
         time starts with the first answer of a client, see ``start_timeout``.
