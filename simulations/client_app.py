@@ -10,6 +10,7 @@ from pncs_flower.clients.pytorch import pytorch_client
 
 from .config import Agreeing, Config, Scalar
 from .inputs import empty_model, load_inputs
+from .memory import usable_memory
 
 __all__ = ["Holdings", "app"]
 
@@ -96,9 +97,9 @@ class Holdings:
 
 def _share_of_memory() -> int:
     """Return the bytes that copies may take in this process: all together, a quarter of memory."""
-    if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", {}):
+    memory = usable_memory()
+    if memory is None:
         return _SHARE_IF_UNKNOWN
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return memory // (4 * (os.cpu_count() or 1))
 
 

@@ -7,7 +7,9 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 __all__ = [
@@ -229,10 +231,15 @@ class Agreeing:
 
 
 def default_run_config() -> dict[str, Scalar]:
-    """Return the settings as the app's ``pyproject.toml`` has them."""
+    """Return the settings as the app's ``pyproject.toml`` has them, in a dict of the caller's."""
+    return dict(_default_settings())
+
+
+# A grid asks for them once or twice for each of its cells.
+@cache
+def _default_settings() -> Mapping[str, Scalar]:
     with (APP_DIRECTORY / "pyproject.toml").open("rb") as file:
-        values: dict[str, Scalar] = tomllib.load(file)["tool"]["flwr"]["app"]["config"]
-    return values
+        return MappingProxyType(tomllib.load(file)["tool"]["flwr"]["app"]["config"])
 
 
 def format_toml(values: Mapping[str, Scalar]) -> str:

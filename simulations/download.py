@@ -9,6 +9,8 @@ from urllib.error import URLError
 from urllib.parse import urljoin
 from urllib.request import urlopen
 
+from pncs_flower.files import replacing
+
 __all__ = ["SOURCES", "Source", "download"]
 
 _BLOCK = 1 << 20
@@ -96,27 +98,24 @@ def download(
 
 
 def _fetch(url: str, path: Path, checksum: str) -> None:
-    partial = path.with_name(path.name + ".partial")
+    digest = hashlib.md5(usedforsecurity=False)
     try:
         with urlopen(url, timeout=_TIMEOUT) as answer:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb") as file:
+            with replacing(path) as file:
                 while block := answer.read(_BLOCK):
                     file.write(block)
-        found = _md5(partial)
-        if found != checksum:
-            raise ValueError(
-                f"{url} has MD5 {found}, but the published file has {checksum}: try again, or give "
-                "another address with --from"
-            )
-        partial.replace(path)
+                    digest.update(block)
+                if (found := digest.hexdigest()) != checksum:
+                    raise ValueError(
+                        f"{url} has MD5 {found}, but the published file has {checksum}: try again, "
+                        "or give another address with --from"
+                    )
     except URLError as error:
         raise OSError(
             f"{url} cannot be fetched ({error.reason}): is there a network? Or give a mirror with "
             "--from, or put the files in place yourself (pncs data check says where)"
         ) from None
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _md5(path: Path) -> str:

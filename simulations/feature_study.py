@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pncs_flower.clients.pytorch import full_batch_gradient
+from pncs_flower.files import replacing
 
 from .config import Config
 from .inputs import initial_model, load_inputs
@@ -113,8 +114,7 @@ def _one_round(
 
 def write_observations(path: Path, observations: Observations) -> None:
     """Write a file of observations, whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
+    with replacing(path) as file:
         np.savez(
             file,
             allow_pickle=False,
@@ -122,7 +122,6 @@ def write_observations(path: Path, observations: Observations) -> None:
             accuracy=observations.accuracy,
             loss=observations.loss,
         )
-    partial.replace(path)
 
 
 def read_observations(path: Path) -> Observations:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from pncs_flower.files import write_whole
 from pncs_flower.plain_text import without_colours
 
 from .config import APP_DIRECTORY, Config, format_toml
@@ -204,7 +205,7 @@ def _complete(log: Path, superlink_log: Path) -> None:
     if superlink_log.exists():
         text += "\nThe SuperLink's log\n\n"
         text += superlink_log.read_text(encoding="utf-8", errors="replace")
-    log.write_text(without_colours(text), encoding="utf-8")
+    write_whole(log, without_colours(text))
 
 
 def _free_ports(count: int) -> list[int]:

@@ -14,6 +14,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
+from pncs_flower.files import replacing
 from pncs_flower.protocol import client_order
 
 from .grid_results import GridResults, Run, mean_interval
@@ -70,7 +71,8 @@ def draw_curves(results: GridResults, over: Literal["rounds", "bytes"], path: Pa
         frameon=False,
         fontsize=9,
     )
-    figure.savefig(path)
+    with replacing(path) as file:
+        figure.savefig(file, format="png")
 
 
 def draw_choices(results: GridResults, path: Path) -> bool:
@@ -115,7 +117,8 @@ def draw_choices(results: GridResults, path: Path) -> bool:
         axes.set_visible(False)
     figure.supxlabel("round", fontsize=10)
     figure.supylabel("client", fontsize=10)
-    figure.savefig(path)
+    with replacing(path) as file:
+        figure.savefig(file, format="png")
     return True
 
 
@@ -152,7 +155,8 @@ def draw_similarities(run: Run, path: Path) -> None:
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
     figure.colorbar(image, ax=list(figure.axes), label="similarity", shrink=0.8)
-    figure.savefig(path)
+    with replacing(path) as file:
+        figure.savefig(file, format="png")
 
 
 def _matrix(row: Mapping[str, Any], clients: Sequence[str]) -> NDArray[np.float64]:

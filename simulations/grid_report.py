@@ -1,6 +1,5 @@
 """One page on a grid: pictures, tables, tests and settings in a single HTML file."""
 
-import csv
 from html import escape
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import numpy as np
 from .claims import judge
 from .grid_figures import draw_choices, draw_curves, draw_similarities, run_with_similarities
 from .grid_results import LAST, GridResults, compare, mean_interval, rounds_to_reach
-from .page import Row, picture, table, write_page
+from .page import Row, picture, table, write_csv, write_page
 
 __all__ = ["REPORT", "write_report"]
 
@@ -310,28 +309,31 @@ def _settings(results: GridResults) -> str:
 
 def _write_csv(folder: Path, results: GridResults) -> None:
     runs = results.runs
-    with (folder / "runs.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["panel", "rule", "seed", "converged accuracy", "bytes sent", "command"])
-        for run in runs:
-            own = [run.cell[key] for key in ("panel", "line", "seed")]
-            writer.writerow([*own, run.converged, int(run.bytes_up[-1]), run.cell["command"]])
-    with (folder / "rounds.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["panel", "rule", "seed", "round", "accuracy", "loss", "bytes", "chosen"])
-        for run in runs:
-            own = [run.cell[key] for key in ("panel", "line", "seed")]
-            for row, sent in zip(run.rounds, run.bytes_up, strict=True):
-                values = [row["round"], row["accuracy"], row["loss"], int(sent)]
-                writer.writerow([*own, *values, " ".join(row["chosen"])])
-    with (folder / "tests.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["panel", "reference", "against", "seeds", "difference", "p", "p (Holm)"])
-        for panel, by_line in results.panels.items():
-            for t in compare(by_line, results.reference):
-                writer.writerow(
-                    [panel, results.reference, t.line, t.seeds, t.difference, t.p, t.p_holm]
-                )
+    table_of_runs: list[list[object]] = [
+        ["panel", "rule", "seed", "converged accuracy", "bytes sent", "command"]
+    ]
+    rounds: list[list[object]] = [
+        ["panel", "rule", "seed", "round", "accuracy", "loss", "bytes", "chosen"]
+    ]
+    for run in runs:
+        own = [run.cell[key] for key in ("panel", "line", "seed")]
+        table_of_runs.append(
+            [*own, run.converged, int(run.bytes_up[-1]), run.cell["command"]],
+        )
+        for row, sent in zip(run.rounds, run.bytes_up, strict=True):
+            values = [row["round"], row["accuracy"], row["loss"], int(sent)]
+            rounds.append([*own, *values, " ".join(row["chosen"])])
+    tests: list[list[object]] = [
+        ["panel", "reference", "against", "seeds", "difference", "p", "p (Holm)"]
+    ]
+    for panel, by_line in results.panels.items():
+        tests.extend(
+            [panel, results.reference, t.line, t.seeds, t.difference, t.p, t.p_holm]
+            for t in compare(by_line, results.reference)
+        )
+    write_csv(folder / "runs.csv", table_of_runs)
+    write_csv(folder / "rounds.csv", rounds)
+    write_csv(folder / "tests.csv", tests)
 
 
 def _all_lines(results: GridResults) -> list[str]:

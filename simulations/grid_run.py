@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pncs_flower.files import write_whole
 from pncs_flower.plain_text import one_line, without_colours
 from pncs_flower.strategies.history import write_json_lines
-from pncs_flower.strategies.lock import hold_folder
+from pncs_flower.strategies.lock import holding
 
 from .cell_file import read_cell
 from .grid import PLACES, Cell, Grid
@@ -105,7 +105,7 @@ def run_grid(
     """
     folder.mkdir(parents=True, exist_ok=True)
     checks = CellChecks(elsewhere=workers > 0 and "RAY_ADDRESS" in os.environ)
-    with _held(folder), _pool(workers) as run_cells:
+    with holding(folder), _pool(workers) as run_cells:
 
         def finish(files: Cells) -> dict[str, str]:
             return _finish(files, checks, run_cells, on_cell, on_start or (lambda *_: None))
@@ -127,17 +127,6 @@ def run_grid(
         about = {**asdict(resolved), "tuned": [asdict(each) for each in tuned], "cells": names}
         write_json_lines(folder / GRID, [about])
         return finish(files)
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Keep others from running the same cells."""
-    lock = hold_folder(folder)
-    try:
-        yield
-    finally:
-        if lock is not None:
-            lock.close()
 
 
 def _finish(

@@ -1,11 +1,15 @@
 """A report as one HTML file that needs no other: its style, tables and pictures."""
 
 import base64
+import csv
 from collections.abc import Iterable, Sequence
 from html import escape
+from io import StringIO
 from pathlib import Path
 
-__all__ = ["Row", "picture", "table", "write_page"]
+from pncs_flower.files import write_whole
+
+__all__ = ["Row", "picture", "table", "write_csv", "write_page"]
 
 Row = Sequence[str]
 
@@ -50,9 +54,14 @@ def write_page(path: Path, title: str, parts: Iterable[str]) -> None:
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
         f"<body><main>{''.join(parts)}</main></body></html>\n"
     )
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(page, encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, page)
+
+
+def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
+    """Write a table as CSV, headings first, whole or not at all."""
+    text = StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    write_whole(path, text.getvalue())
 
 
 def table(headings: Iterable[str], rows: Iterable[Row], caption: str) -> str:

@@ -13,6 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
+from pncs_flower.files import replacing
 from pncs_flower.protocol import client_order
 
 from .early_stopping import stopped_after
@@ -131,7 +132,8 @@ def draw_rounds(path: Path) -> Path:
     )
     figure.legend(handles=_legend(rows), loc="outside lower center", ncols=4, frameon=False)
     picture = path / PICTURE
-    figure.savefig(picture)
+    with replacing(picture) as file:
+        figure.savefig(file, format="png")
     return picture
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from pncs_flower.strategies.lock import holding
+
 from .config import Config, Scalar, default_run_config, format_toml
 from .feature_study import Observations, observe_pairs, read_observations, write_observations
 from .grid import PLACES, refuse_axes
@@ -132,30 +134,38 @@ def run_study(
         Processes; 0 or 1 for this one alone.
     on_run : callable
         Called as ``on_run(done, total)`` after each run.
+
+    Raises
+    ------
+    ValueError
+        If another process makes a study in this folder, or a file in it is damaged.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    files = {
-        key: folder / _file_name(config, study, key) for key, config in study.configs().items()
-    }
-    todo = {key: config for key, config in study.configs().items() if not files[key].exists()}
-    done = len(files) - len(todo)
-    if workers > 1 and len(todo) > 1:
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # a process for each, not all cores for each
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            running = {
-                pool.submit(observe_pairs, config, study.clients): key
-                for key, config in todo.items()
-            }
-            for future in as_completed(running):
-                write_observations(files[running[future]], future.result())
+    with holding(folder):
+        files = {
+            key: folder / _file_name(config, study, key) for key, config in study.configs().items()
+        }
+        todo = {key: config for key, config in study.configs().items() if not files[key].exists()}
+        done = len(files) - len(todo)
+        if workers > 1 and len(todo) > 1:
+            os.environ.setdefault(
+                "OMP_NUM_THREADS", "1"
+            )  # a process for each, not all cores for each
+            with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+                running = {
+                    pool.submit(observe_pairs, config, study.clients): key
+                    for key, config in todo.items()
+                }
+                for future in as_completed(running):
+                    write_observations(files[running[future]], future.result())
+                    done += 1
+                    on_run(done, len(files))
+        else:
+            for key, config in todo.items():
+                write_observations(files[key], observe_pairs(config, study.clients))
                 done += 1
                 on_run(done, len(files))
-    else:
-        for key, config in todo.items():
-            write_observations(files[key], observe_pairs(config, study.clients))
-            done += 1
-            on_run(done, len(files))
-    return {key: read_observations(path) for key, path in files.items()}
+        return {key: read_observations(path) for key, path in files.items()}
 
 
 def analyse(study: Study, observed: Mapping[tuple[int, int], Observations]) -> list[Row]:

@@ -1,15 +1,16 @@
 """The page, the numbers and the rule that a study of client pairs leaves."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
 import numpy as np
 
+from pncs_flower.files import replacing, write_whole
+
 from .feature_study import Observations
 from .inputs import load_inputs
-from .page import picture, table, write_page
+from .page import picture, table, write_csv, write_page
 from .pair_rule import rule_file
 from .table1 import ALL, RANDOM, Row, Study, fitted_model
 
@@ -60,7 +61,7 @@ def write_table1(
 ) -> Path:
     """Write ``report.html``, ``table1.csv`` and ``fitted_rule.py``, and return the page."""
     _write_csv(folder / "table1.csv", study, rows)
-    (folder / FITTED).write_text(rule_file(fitted_model(study, observed)), encoding="utf-8")
+    write_whole(folder / FITTED, rule_file(fitted_model(study, observed)))
     _draw(folder / "iterations.png", rows)
     inputs = load_inputs(next(iter(study.configs().values())))
     verdicts = "".join(
@@ -124,12 +125,13 @@ def _shown(rounds: int) -> list[int]:
 
 
 def _write_csv(path: Path, study: Study, rows: Sequence[Row]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["feature", "shards", "seed", "iteration", "relative loss"])
-        for row in rows:
-            for (i, seed, t), value in np.ndenumerate(row.losses):
-                writer.writerow([row.name, study.shards[i], seed, t + 1, float(value)])
+    head = ["feature", "shards", "seed", "iteration", "relative loss"]
+    body = (
+        [row.name, study.shards[i], seed, t + 1, float(value)]
+        for row in rows
+        for (i, seed, t), value in np.ndenumerate(row.losses)
+    )
+    write_csv(path, [head, *body])
 
 
 def _draw(path: Path, rows: Sequence[Row]) -> None:
@@ -159,4 +161,5 @@ def _draw(path: Path, rows: Sequence[Row]) -> None:
     axes.grid(color="#dddddd", linewidth=0.7)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside right center", frameon=False, fontsize=9)
-    figure.savefig(path)
+    with replacing(path) as file:
+        figure.savefig(file, format="png")

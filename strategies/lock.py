@@ -1,9 +1,22 @@
 """One writer for a folder: what a killed start left running may still write to it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["hold_folder"]
+__all__ = ["hold_folder", "holding"]
+
+
+@contextmanager
+def holding(path: Path) -> Iterator[None]:
+    """Hold a folder for the length of a block; see `hold_folder`."""
+    lock = hold_folder(path)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.close()
 
 
 def hold_folder(path: Path) -> IO[str] | None:

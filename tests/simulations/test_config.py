@@ -89,3 +89,19 @@ def test_a_whole_number_will_do_for_a_real_one() -> None:
 def test_layers_are_a_list_with_commas(layers: str, names: tuple[str, ...] | None) -> None:
     config = Config.from_run_config(default_run_config() | {"layers": layers})
     assert config.layer_names == names
+
+
+def test_defaults_are_read_once_and_cannot_be_changed_by_who_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = default_run_config()
+    first["lr"] = 77.0
+    first["no-setting"] = 1
+
+    def again(*_: object) -> None:
+        raise AssertionError("read again")
+
+    monkeypatch.setattr(tomllib, "load", again)
+    assert default_run_config()["lr"] != 77.0
+    assert "no-setting" not in default_run_config()
+    Config.from_run_config(default_run_config())

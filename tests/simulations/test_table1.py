@@ -15,10 +15,15 @@ from typer.testing import CliRunner
 
 from pncs_flower import cosine
 from pncs_flower.clients.pytorch import full_batch_gradient
+from pncs_flower.files import PARTIAL
 from pncs_flower.protocol import client_order
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.feature_study import observe_pairs, read_observations
+from pncs_flower.simulations.feature_study import (
+    observe_pairs,
+    read_observations,
+    write_observations,
+)
 from pncs_flower.simulations.inputs import initial_model, load_inputs
 from pncs_flower.simulations.pair_features import FEATURES, client_pairs, pair_features
 from pncs_flower.simulations.pair_model import (
@@ -29,8 +34,9 @@ from pncs_flower.simulations.pair_model import (
 )
 from pncs_flower.simulations.pair_rule import PairRule
 from pncs_flower.simulations.partitions import partition_examples
-from pncs_flower.simulations.table1 import Study
+from pncs_flower.simulations.table1 import Study, run_study
 from pncs_flower.strategies import Round
+from pncs_flower.strategies.lock import holding
 from pncs_flower.strategies.pncs import PNCSRule
 
 
@@ -172,3 +178,32 @@ def test_the_table_is_reproduced_by_one_command(
     trained = CliRunner().invoke(app, command.split())
     sys.modules.pop("fitted_rule", None)
     assert trained.exit_code == 0, trained.output
+
+
+def test_one_study_at_a_time_writes_to_a_folder(tmp_path: Path) -> None:
+    study = Study({"model": "linear", "num-rounds": 1, "lr": 0.5}, shards=(2,), seeds=2)
+    with (
+        holding(tmp_path),
+        pytest.raises(ValueError, match="another process still writes to"),
+    ):
+        run_study(study, tmp_path, 0, lambda *_: None)
+    assert len(run_study(study, tmp_path, 0, lambda *_: None)) == 2
+    assert not list(tmp_path.glob(f"*{PARTIAL}"))
+
+
+def test_observations_are_whole_or_what_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, path = observe_pairs(config(num_rounds=1), 5), tmp_path / "run.npz"
+    write_observations(path, seen)
+    before = path.read_bytes()
+
+    def half(file: Any, **arrays: Any) -> None:
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", half)
+    with pytest.raises(OSError, match="No space"):
+        write_observations(path, seen)
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["run.npz"]
