@@ -4,12 +4,15 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.random import fork_rng
 
 from pncs_flower.protocol import LOSS, MAX_EXAMPLES, NUM_EXAMPLES
 from pncs_flower.randomness import derive_seed
@@ -40,7 +43,8 @@ class LocalTraining:
     local_epochs : int
         Passes over the local examples in each round.
     batch_size : int
-        Examples per step; 0 takes all of them in one step.
+        Examples per step; 0 takes all of them in one step. A last step with one example is joined
+        to the one before it where the model's batch normalization would refuse it.
     """
 
     lr: float = 0.1
@@ -107,13 +111,15 @@ def local_sgd(
     order = torch.Generator().manual_seed(seed)
     _seed(seed, device)
     model.train()
+    parts = _Parts(model, examples)
     total = torch.zeros((), device=device)
     for _ in range(training.local_epochs):
-        for batch, answers in _batches(examples, batch_size, order):
+        for batch, answers in _batches(examples, batch_size, order, parts):
             model.zero_grad()
             # In pieces, as in full_batch_gradient: a step on all examples is that gradient to the
             # bit, and no larger a piece than that is in memory or read twice.
-            for chunk, wanted in zip(batch.split(CHUNK), answers.split(CHUNK), strict=True):
+            sizes = parts.sizes(len(batch), CHUNK)
+            for chunk, wanted in zip(batch.split(sizes), answers.split(sizes), strict=True):
                 with compute_in(precision, device):
                     loss = loss_function(model(chunk), wanted)
                 (loss * (len(chunk) / len(batch))).backward()
@@ -144,13 +150,71 @@ def _step(model: nn.Module, training: LocalTraining, velocity: dict[nn.Parameter
         parameter.add_(step, alpha=-training.lr)
 
 
-def _batches(examples: Examples, size: int, order: torch.Generator) -> Iterator[Examples]:
+class _Parts:
+    """The sizes of the parts that examples are divided into.
+
+    A last part of one example is joined to the one before it where the model has batch
+    normalization that would be left with one value for each channel, and refuse it. It is known
+    from two examples, which are passed through the model in evaluation mode, if there is such a
+    part at all; all other models see the parts that they always saw.
+
+    Parameters
+    ----------
+    model : nn.Module
+        In training mode.
+    examples : tuple of Tensor
+        All of a client.
+    """
+
+    def __init__(self, model: nn.Module, examples: Examples) -> None:
+        self._model = model
+        self._inputs = examples[0]
+
+    def sizes(self, count: int, size: int) -> list[int]:
+        """Return the sizes of parts of at most ``size``, or one more, that make up ``count``."""
+        whole, rest = divmod(count, size)
+        sizes = [size] * whole + [rest] * bool(rest)
+        if rest == 1 and whole and size > 1 and self._refuses_one:
+            sizes[-2:] = [size + 1]
+        return sizes
+
+    @cached_property
+    def _refuses_one(self) -> bool:
+        norms = [
+            module
+            for module in self._model.modules()
+            if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None)
+        ]
+        if not norms:
+            return False
+        seen: list[bool] = []
+
+        def look(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            seen.append(inputs[0].shape[2:].numel() == 1)
+
+        hooks = [norm.register_forward_pre_hook(look) for norm in norms]
+        device = self._inputs.device
+        try:
+            # Nothing of it is to be seen: neither in statistics nor in what is drawn at random.
+            with torch.no_grad(), fork_rng([device] if device.type == "cuda" else []):
+                self._model.eval()
+                self._model(self._inputs[:2].clone())
+        finally:
+            for hook in hooks:
+                hook.remove()
+            self._model.train()
+        return any(seen)
+
+
+def _batches(
+    examples: Examples, size: int, order: torch.Generator, parts: _Parts
+) -> Iterator[Examples]:
     inputs, targets = examples
     if size >= len(inputs):
         yield examples
         return
     indices = torch.randperm(len(inputs), generator=order).to(inputs.device)
-    for chosen in indices.split(size):
+    for chosen in indices.split(parts.sizes(len(inputs), size)):
         yield inputs[chosen], targets[chosen]
 
 
@@ -186,7 +250,8 @@ def full_batch_gradient(
     _seed(seed, inputs.device)
     model.train()
     model.zero_grad()
-    for chunk, answer in zip(inputs.split(CHUNK), targets.split(CHUNK), strict=True):
+    sizes = _Parts(model, examples).sizes(len(inputs), CHUNK)
+    for chunk, answer in zip(inputs.split(sizes), targets.split(sizes), strict=True):
         with compute_in(precision, inputs.device):
             loss = loss_function(model(chunk), answer)
         (loss * (len(chunk) / len(inputs))).backward()
