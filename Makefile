@@ -39,7 +39,8 @@ oldest:
 	    $(addprefix tests/strategies/test_,drop_in.py templates.py legacy.py round.py rules.py \
 	    roster.py ride_along.py faults.py liars.py grid_faults.py checkpoint.py introduction.py \
 	    introductions.py stopping.py grid_view.py time_limit.py log.py situations.py \
-	    secure_aggregation.py last_record.py checkpoint_files.py resume_settings.py) \
+	    secure_aggregation.py last_record.py checkpoint_files.py resume_settings.py \
+	    trees.py other_forms.py) \
 	    tests/examples/test_flowers_examples.py
 
 lint: $(INSTALLED)
