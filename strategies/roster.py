@@ -226,7 +226,8 @@ class Roster:
             return len(self._present(online)) >= num_selected
         here = len(self._known(online))
         least = max(num_selected, evaluating)
-        return len(self._present(online)) >= least and here >= self._wanted(0, 0)
+        # In this order: `eligible`, somebody else's code, is not called at each look for nothing.
+        return here >= max(least, self._wanted(0, 0)) and len(self._present(online)) >= least
 
     def _all_here(self, grid: Grid, online: set[int]) -> bool:
         """Tell whether nobody else will come: the clients of a simulation are there at once."""

@@ -319,3 +319,11 @@ def test_an_eligible_that_takes_nobody_is_what_the_error_speaks_of():
         who.update(InProcessGrid(numpy_app.make_app(summary_mod), 4), 2, RoundRecord(1))
     assert "keys are text" in str(caught.value)
     assert "Start more clients" not in str(caught.value)
+
+
+def test_eligible_is_not_asked_at_each_look_while_clients_are_missing():
+    asked = []
+    who = Roster(None, 5.0, lambda key: not asked.append(key))
+    clients, _ = timed(who, on_flowers_grid(0.1, 0.2, 0.9, 1.0), num_selected=4)
+    assert len(clients) == 4
+    assert len(asked) <= 4 * 4  # not 4 in each of some fifty looks
