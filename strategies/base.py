@@ -164,7 +164,8 @@ def same_for_all(messages: list[Message], base: Strategy) -> Message:
     if any(_differ(first.content, message.content) for message in messages[1:]):
         raise SelectionError(
             f"{type(base).__name__} makes a message of its own for each client. A rule that asks "
-            "for summaries needs one message for all, because it is sent before the choice"
+            "for summaries needs one message for all, because it is sent before the choice; and so "
+            "do clients whose train functions all have names, as @app.train('name')"
         )
     return first
 

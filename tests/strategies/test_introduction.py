@@ -4,7 +4,7 @@ import time
 
 import pytest
 from apps import numpy_app
-from flwr.app import ConfigRecord, Error, Message
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import (
     LocalDpMod,
@@ -21,6 +21,8 @@ from pncs_flower.simulations.in_process import InProcessGrid
 from pncs_flower.strategies import (
     PNCS,
     GradientMemory,
+    NoSummariesError,
+    PowerOfChoice,
     SelectionError,
     UniformSelection,
     roster,
@@ -233,3 +235,31 @@ def test_one_of_flowers_mods_before_the_mod_is_told_at_once_with_the_remedy(kind
     for wrong in (numpy_app.make_app(mod, summary_mod), app):
         with pytest.raises(SelectionError, match=FIRST):
             run(wrong, kind=kind)
+
+
+def test_the_mod_on_the_train_function_alone_suffices_unless_a_rule_asks_for_the_loss():
+    def app() -> ClientApp:
+        made = ClientApp()
+        made.train(mods=[summary_mod])(numpy_app.train)
+        made.evaluate()(numpy_app.evaluate)
+        return made
+
+    alone, result = run(app())
+    everywhere, expected = run(numpy_app.make_app(summary_mod))
+    assert choices(alone) == choices(everywhere)
+    assert result.arrays == expected.arrays
+    with pytest.raises(NoSummariesError, match=FIRST):
+        run(app(), kind=PowerOfChoice)
+
+
+def test_messages_that_differ_by_client_and_have_a_named_type_are_told():
+    class Each(Named):
+        def configure_train(self, server_round, arrays, config, grid):
+            messages = list(super().configure_train(server_round, arrays, config, grid))
+            for number, message in enumerate(messages):
+                content = {**message.content, "config": ConfigRecord({"lr": 0.1 * (number + 1)})}
+                message.content = RecordDict(content)
+            return messages
+
+    with pytest.raises(SelectionError, match="a message of its own for each client"):
+        run(named_app(), Each(), UniformSelection)
