@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Result
 from .checkpoint import Checkpoint, CheckpointFolder
 from .errors import SelectionError, UnsavableError
 from .history import RoundRecord
-from .remembered import Remembered, Setting
+from .remembered import SKIP, Remembered, Setting
 from .settings import differences
 from .snapshot import decode, encode
 from .stopping import EvaluateFunction, ShouldStop
@@ -232,9 +232,12 @@ class Resumption:
         about, remembered = saved.about, self._remembered
         assert remembered is not None
         if other := differences(about["settings"], self._settings):
+            before = about["settings"]
+            own = any(before.get(n, now)[1] != now[1] for n, now in remembered.settings.items())
+            hint = f". {SKIP} of its class names attributes that may differ" if own else ""
             raise ValueError(
                 f"the run in {self._path} had other settings ({other}): go on with the same, or "
-                "use another folder"
+                f"use another folder{hint}"
             )
         state = saved.state(remembered.outside())
         self.offset, self._stopped = about["round"], about["stopped"]

@@ -1,7 +1,6 @@
 """A run is taken up with the same settings only; the error names what differs, with both values."""
 
 from dataclasses import fields
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -160,10 +159,10 @@ def test_many_differences_are_told_in_a_few_words(tmp_path):
 
 
 def test_run_of_another_release_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("pncs_flower.strategies.settings.version", lambda name: "0.1.0")
     start(tmp_path)
     monkeypatch.setattr("pncs_flower.strategies.settings.version", lambda name: "0.0.1")
-    saved = metadata.version("pncs-flower")
-    refusal = rf"\(release of pncs-flower: saved '{saved}', given '0\.0\.1'\)"
+    refusal = r"\(release of pncs-flower: saved '0\.1\.0', given '0\.0\.1'\)"
     with pytest.raises(ValueError, match=refusal):
         start(tmp_path, rounds=2)
 
@@ -180,6 +179,22 @@ class Timed(FedAvg):
         self.started = float(Timed.starts)
         self.noise = np.random.default_rng(Timed.starts)
         self.first = np.full(3, Timed.starts)
+
+
+class Stamped(FedAvg):
+    def __init__(self, folder: str) -> None:
+        super().__init__(fraction_evaluate=0.0)
+        self.folder = folder
+
+
+def test_error_says_what_to_do_with_an_attribute_that_differs_by_its_nature(tmp_path):
+    start(tmp_path, base=Stamped("12:00"))
+    with pytest.raises(
+        ValueError, match=r"saved '12:00', given '12:01'.*named in not_in_checkpoint"
+    ):
+        start(tmp_path, base=Stamped("12:01"), rounds=2)
+    with pytest.raises(ValueError, match=r"use another folder$"):
+        start(tmp_path, base=Stamped("12:00"), rounds=2, seed=1)
 
 
 def test_what_differs_from_start_to_start_is_no_setting(tmp_path):
