@@ -19,7 +19,7 @@ CUTS = int(os.environ.get("PNCS_CUTS", "4"))
 RUN = ["run", "--engine", "in-process"]
 # Settings that no checkpoint compares.
 NEW = ["--clients", "6", "--rounds", "4", "--set", "lr=0.3", "--set", "batch-size=64"]
-OF_THE_RUN = ("config.toml", "rounds.jsonl", "flwr.log")
+OF_THE_RUN = ("config.toml", "rounds.jsonl", "flwr.log", "checkpoint/rounds.log")
 KINDS = {
     # Of a run that was stopped in its third round, and of one that was done.
     "stopped": (*OF_THE_RUN, "checkpoint/round-00000001", "checkpoint/round-00000002"),
