@@ -189,9 +189,8 @@ class Stamped(FedAvg):
 
 def test_error_says_what_to_do_with_an_attribute_that_differs_by_its_nature(tmp_path):
     start(tmp_path, base=Stamped("12:00"))
-    with pytest.raises(
-        ValueError, match=r"saved '12:00', given '12:01'.*named in not_in_checkpoint"
-    ):
+    remedy = r"saved '12:00', given '12:01'.*not_in_checkpoint of its class names"
+    with pytest.raises(ValueError, match=remedy):
         start(tmp_path, base=Stamped("12:01"), rounds=2)
     with pytest.raises(ValueError, match=r"use another folder$"):
         start(tmp_path, base=Stamped("12:00"), rounds=2, seed=1)
