@@ -35,7 +35,7 @@ oldest:
 	$(OLDEST)/bin/python -m pip install -q numpy scipy scikit-learn hypothesis pytest \
 	    pytest-timeout "$$(sed -n 's/^dependencies = \["flwr>=\([0-9.]*\),.*/flwr==\1.*/p' pyproject.toml)"
 	$(OLDEST)/bin/python -m pip install -q --no-deps -e .
-	$(OLDEST)/bin/python -m pytest -m "not slow" tests/clients/test_summary_mod.py \
+	$(OLDEST)/bin/python -m pytest -m "not slow" $(addprefix tests/clients/test_,summary_mod.py form.py state.py) \
 	    $(addprefix tests/strategies/test_,drop_in.py templates.py legacy.py round.py rules.py \
 	    roster.py ride_along.py faults.py liars.py grid_faults.py checkpoint.py introduction.py \
 	    introductions.py stopping.py grid_view.py time_limit.py log.py situations.py \
