@@ -83,7 +83,10 @@ def run(device: str, precision: str, options: argparse.Namespace, rounds: int) -
         torch.cuda.reset_peak_memory_stats()
     with errors_only():
         strategy = PNCS(
-            FedAvg(fraction_evaluate=0.0), num_selected=SELECTED, layers=["classifier.6"]
+            FedAvg(fraction_evaluate=0.0),
+            num_selected=SELECTED,
+            layers=["classifier.6"],
+            sketch="layers",
         )
         strategy.start(
             grid,

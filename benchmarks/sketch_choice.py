@@ -1,12 +1,14 @@
 """How small may a sketch be? Its error in cos_4, how often it chooses as the exact one, accuracy.
 
 The gradients are real: those of the app's clients, at several rounds of a run with exact summaries.
-Accuracy is that of whole runs with the sketch.
+Accuracy is that of whole runs with the sketch, and so is what goes up: the bytes of the pre-round
+and of training, over those of the updates of all clients.
 
 Examples
 --------
 python benchmarks/sketch_choice.py
 python benchmarks/sketch_choice.py --dataset fashion-mnist --seeds 3
+python benchmarks/sketch_choice.py --model resnet18 --rounds 2 --seeds 1 --only-gradients
 """
 
 import argparse
@@ -39,14 +41,17 @@ SKETCHES = (
     "coordinates:300",
     "coordinates:1000",
     "coordinates:1000@int8",
+    "coordinates:5%@int8",
+    "coordinates:10%@int8",
+    "coordinates:12%@int8",
     "power-moments:30",
     "power-moments:100",
     "power-moments:300",
     "power-moments:1000",
     "power-moments:1000@float16",
 )
-ROUNDS = (1, 5, 10, 20)
-REDRAWS = 10
+ROUNDS = (1, 5, 10, 20)  # with the last one of a shorter run
+LAST = 5
 
 Gradients = dict[int, list[Mapping[str, np.ndarray]]]
 
@@ -59,10 +64,11 @@ def settings(options: argparse.Namespace, seed: int, sketch: str) -> Config:
             "partition": "shards",
             "shards-per-client": 2,
             "num-selected": options.selected,
-            "num-rounds": max(ROUNDS),
+            "num-rounds": options.rounds,
             "queue-length": options.selected,
-            "model": "mlp",
-            "lr": 0.1,
+            "model": options.model,
+            "lr": options.lr,
+            "checkpoint": False,
             "sketch": sketch,
             "device": "cpu",
             "seed": seed,
@@ -70,14 +76,21 @@ def settings(options: argparse.Namespace, seed: int, sketch: str) -> Config:
     )
 
 
-def run(options: argparse.Namespace, seed: int, sketch: str) -> tuple[float, Gradients]:
-    """Train once; return the mean accuracy of the last five rounds, and the summaries received."""
+def run(
+    options: argparse.Namespace, seed: int, sketch: str, keep: bool = False
+) -> tuple[float, float, Gradients]:
+    """Train once.
+
+    Returns the mean accuracy of the last five rounds, the share of all clients' updates that went
+    up, and if wanted the summaries received in some rounds.
+    """
     config = settings(options, seed, sketch)
+    kept = {number for number in (*ROUNDS, options.rounds) if number <= options.rounds}
     seen: Gradients = {}
     select = PNCSRule.select
 
     def watching(self: PNCSRule, state: Any, now: Any, summaries: Mapping[str, Any]) -> Any:
-        if now.number in ROUNDS:
+        if keep and now.number in kept:
             seen[now.number] = list(summaries.values())
         return select(self, state, now, summaries)
 
@@ -89,7 +102,10 @@ def run(options: argparse.Namespace, seed: int, sketch: str) -> tuple[float, Gra
             train(grid, config, Path(folder), rows.append)
     finally:
         PNCSRule.select = select  # type: ignore[method-assign]
-    return float(np.mean([row["accuracy"] for row in rows[-5:]])), seen
+    accuracy = float(np.mean([row["accuracy"] for row in rows[-LAST:]]))
+    up = sum(row["bytes_up"]["pre-round"] + row["bytes_up"]["training"] for row in rows)
+    update = sum(row["bytes_up"]["training"] / len(row["delivered"]) for row in rows)
+    return accuracy, up / (options.clients * update), seen
 
 
 def similarity(
@@ -113,7 +129,7 @@ def compare(options: argparse.Namespace, sketch: str, runs: list[Gradients]) -> 
             exact = similarity(clients, "layers", seed, number)
             best = least_aligned_subset(exact, options.selected)
             pairs = np.triu_indices(len(exact), 1)
-            for redraw in range(REDRAWS if sketch.partition("@")[0] != "layers" else 1):
+            for redraw in range(options.redraws if sketch.partition("@")[0] != "layers" else 1):
                 estimate = similarity(clients, sketch, 1000 * seed + redraw, number)
                 errors.append(np.sqrt(np.mean((estimate - exact)[pairs] ** 2)))
                 chosen = least_aligned_subset(estimate, options.selected).indices
@@ -126,7 +142,8 @@ def compare(options: argparse.Namespace, sketch: str, runs: list[Gradients]) -> 
 
 def bytes_per_client(sketch: str, gradients: Gradients) -> int:
     kind = parse_sketch(sketch)
-    return sum(kind.num_bytes(len(values)) for values in gradients[1][0].values())
+    first = next(iter(gradients.values()))
+    return sum(kind.num_bytes(len(values)) for values in first[0].values())
 
 
 def main() -> None:
@@ -134,34 +151,51 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--dataset", default="digits", choices=["digits", "fashion-mnist"])
+    parser.add_argument("--model", default="mlp", choices=["mlp", "cnn", "resnet18"])
+    parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--redraws", type=int, default=10, help="draws of a sketch for each round")
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--selected", type=int, default=4)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument(
+        "--only-gradients", action="store_true", help="leave out the runs with each sketch"
+    )
     parser.add_argument("--sketches", default=",".join(SKETCHES))
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("flwr").disabled = True
-    exact = [run(options, seed, "layers") for seed in range(options.seeds)]
+    exact = [run(options, seed, "layers", keep=True) for seed in range(options.seeds)]
+    rounds = ", ".join(map(str, exact[0][2]))
     print(
-        f"{options.dataset}, MLP, {options.clients} clients of 2 shards, {options.selected} "
-        f"selected; gradients of rounds {', '.join(map(str, ROUNDS))}; seeds 0 to "
+        f"{options.dataset}, {options.model}, {options.clients} clients of 2 shards, "
+        f"{options.selected} selected; gradients of rounds {rounds}; seeds 0 to "
         f"{options.seeds - 1}; {platform.machine()}, {os.cpu_count()} cores\n"
     )
     print(
-        "| sketch | bytes per client | error of cos_4 (rms) | same clients chosen "
-        "| similarity lost | accuracy (last 5 of 20 rounds) |"
+        "| sketch | bytes per client | sent up, of all updates | error of cos_4 (rms) "
+        f"| same clients chosen | similarity lost | accuracy (last {LAST} of {options.rounds}) |"
     )
-    print("| --- | --- | --- | --- | --- | --- |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     for sketch in options.sketches.split(","):
-        found = compare(options, sketch, [gradients for _, gradients in exact])
-        accuracies = [
-            exact[seed][0] if sketch == "layers" else run(options, seed, sketch)[0]
+        found = compare(options, sketch, [gradients for _, _, gradients in exact])
+        size = bytes_per_client(sketch, exact[0][2])
+        if options.only_gradients:
+            print(
+                f"| `{sketch}` | {size:,} | | {found['error']:.4f} | {found['same']:.0%} "
+                f"| {found['loss']:.4f} | |",
+                flush=True,
+            )
+            continue
+        runs = [
+            exact[seed] if sketch == "layers" else run(options, seed, sketch)
             for seed in range(options.seeds)
         ]
+        accuracies = [accuracy for accuracy, _, _ in runs]
         error = np.std(accuracies, ddof=1) / len(accuracies) ** 0.5 if options.seeds > 1 else 0.0
         print(
-            f"| `{sketch}` | {bytes_per_client(sketch, exact[0][1]):,} | {found['error']:.4f} "
-            f"| {found['same']:.0%} | {found['loss']:.4f} "
+            f"| `{sketch}` | {size:,} | {runs[0][1]:.3f} "
+            f"| {found['error']:.4f} | {found['same']:.0%} | {found['loss']:.4f} "
             f"| {np.mean(accuracies):.3f} ± {error:.3f} |",
             flush=True,
         )

@@ -139,8 +139,8 @@ class SketchNoise:
         for layer, sketch in sketches.items():
             if sketch.dtype != np.float32:
                 raise ValueError(
-                    f"noise needs sketches in float32, but they are in {sketch.dtype}: leave the "
-                    "wire format out of the sketch's name"
+                    f"noise needs sketches in float32, but they are in {sketch.dtype}: give the "
+                    "strategy a sketch without a wire format, such as sketch='coordinates:2%'"
                 )
             # An infinite norm would scale to zeros or NaN, and a norm of NaN to nothing at all.
             if not np.isfinite(sketch).all():

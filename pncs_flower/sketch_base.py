@@ -90,8 +90,7 @@ class VectorSketch:
     @property
     def spec(self) -> str:
         """As `Sketch.spec`."""
-        size = "" if self._limit is None else f":{self._limit}"
-        return self.name + size + ("" if self.wire == "float32" else f"@{self.wire}")
+        return self.name + self._size + ("" if self.wire == "float32" else f"@{self.wire}")
 
     def encode(self, values: np.ndarray, *, seed: int, round: int, layer: str) -> np.ndarray:
         """As `Sketch.encode`."""
@@ -116,6 +115,11 @@ class VectorSketch:
         """As `Sketch.pairwise_cosine`."""
         self.check_order(p)
         return np.asarray(pairwise_cosine(rows, p, form))
+
+    @property
+    def _size(self) -> str:
+        """The size as it stands in the text."""
+        return "" if self._limit is None else f":{self._limit}"
 
     @property
     def _limit(self) -> int | None:

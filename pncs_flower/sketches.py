@@ -12,7 +12,18 @@ from pncs_flower.randomness import raw_words
 from pncs_flower.sketch_base import Sketch, VectorSketch
 from pncs_flower.wire import WIRES, Wire, pack
 
-__all__ = ["Coordinates", "Count", "Layers", "Norm", "PowerMoments", "Sketch", "parse_sketch"]
+__all__ = [
+    "CoordinateShare",
+    "Coordinates",
+    "Count",
+    "Layers",
+    "Norm",
+    "PowerMoments",
+    "Sketch",
+    "parse_sketch",
+]
+
+_LEAST_SHARE = 100
 
 
 @dataclass(frozen=True)
@@ -55,6 +66,42 @@ class Coordinates(VectorSketch):
 
     def _draw(self, values: np.ndarray, seed: int, round: int, layer: str) -> np.ndarray:
         places = _draw_indices(values.size, self.size, seed, "coordinates", round, layer)
+        return np.asarray(values[places])
+
+
+@dataclass(frozen=True)
+class CoordinateShare(VectorSketch):
+    """As `Coordinates`, but a part of each layer: small beside every model, whatever its layers.
+
+    Parameters
+    ----------
+    percent : int
+        The part, from 1 to 100 percent of a layer's coordinates, rounded up; but at least 100
+        coordinates, since a few say little of a small layer.
+    wire : {"float32", "float16", "int8"} (default: "float32")
+        Number format on the wire.
+    """
+
+    name: ClassVar[str] = "coordinates"
+    percent: int
+    wire: Wire = "float32"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.percent <= 100:
+            raise ValueError(f"size of the sketch is {self.percent}%, want 1% to 100%")
+
+    @property
+    def _size(self) -> str:
+        return f":{self.percent}%"
+
+    def _count(self, num_values: int) -> int:
+        share = -(-num_values * self.percent // 100)
+        return min(max(share, _LEAST_SHARE), num_values)
+
+    def _draw(self, values: np.ndarray, seed: int, round: int, layer: str) -> np.ndarray:
+        count = self._count(values.size)
+        places = _draw_indices(values.size, count, seed, "coordinates", round, layer)
         return np.asarray(values[places])
 
 
@@ -133,7 +180,13 @@ _PLAIN: dict[str, Callable[[Wire], Sketch]] = {sketch.name: sketch for sketch in
 _SIZED: dict[str, Callable[[int, Wire], Sketch]] = {
     sketch.name: sketch for sketch in (Coordinates, Count, PowerMoments)
 }
-_KNOWN = ", ".join([*(f"'{name}'" for name in _PLAIN), *(f"'{name}:SIZE'" for name in _SIZED)])
+_KNOWN = ", ".join(
+    [
+        *(f"'{name}'" for name in _PLAIN),
+        *(f"'{name}:SIZE'" for name in _SIZED),
+        f"'{CoordinateShare.name}:PERCENT%'",
+    ]
+)
 
 
 def parse_sketch(spec: str | Sketch) -> Sketch:
@@ -142,9 +195,9 @@ def parse_sketch(spec: str | Sketch) -> Sketch:
     Parameters
     ----------
     spec : str or Sketch
-        ``"layers"``, ``"norm"``, ``"coordinates:SIZE"``, ``"count:SIZE"`` or
-        ``"power-moments:SIZE"``, and then perhaps ``"@float16"`` or ``"@int8"`` for the number
-        format on the wire. A sketch is returned as it is.
+        ``"layers"``, ``"norm"``, ``"coordinates:SIZE"``, ``"coordinates:PERCENT%"``,
+        ``"count:SIZE"`` or ``"power-moments:SIZE"``, and then perhaps ``"@float16"`` or
+        ``"@int8"`` for the number format on the wire. A sketch is returned as it is.
 
     Returns
     -------
@@ -167,6 +220,14 @@ def parse_sketch(spec: str | Sketch) -> Sketch:
         return _PLAIN[body](wire)
     if wire is not None and name in _SIZED and size.isascii() and size.isdigit():
         return _SIZED[name](int(size), wire)
+    percent = size.removesuffix("%")
+    if (
+        wire is not None
+        and name == CoordinateShare.name
+        and percent.isascii()
+        and percent.isdigit()
+    ):
+        return CoordinateShare(int(percent), wire)
     raise ValueError(
         f"unknown sketch {spec!r}: there are {_KNOWN}, each perhaps with "
         f"{' or '.join(f'@{known}' for known in WIRES)} after it"

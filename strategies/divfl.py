@@ -110,7 +110,7 @@ class DivFLRule(SelectionRule):
     """
 
     num_selected: int = 2
-    sketch: str = "layers"
+    sketch: str = "count:256"
     layers: tuple[str, ...] | None = None
     summary: SummaryKind = "update"
     stochastic: bool = False
@@ -195,7 +195,7 @@ class DivFL(SelectionStrategy):
         Any message-based Flower strategy.
     num_selected : int (default: 2)
         Clients that send their full update in a round (m).
-    sketch : str or Sketch (default: "layers")
+    sketch : str or Sketch (default: "count:256")
         What a client sends of each layer: ``"layers"``, ``"count:R"`` or ``"coordinates:R"``.
         With coordinates, a layer weighs by the numbers sent, not by its size.
     layers : sequence of str, optional (default: None)
@@ -225,7 +225,7 @@ class DivFL(SelectionStrategy):
         base: Strategy,
         *,
         num_selected: int = 2,
-        sketch: str | Sketch = "layers",
+        sketch: str | Sketch = "count:256",
         layers: Sequence[str] | None = None,
         summary: SummaryKind = "update",
         stochastic: bool = False,

@@ -23,7 +23,11 @@ from .options import SelectionOptions
 from .rule import Choice, Round, RuleState, SelectionRule, Summary
 from .selection import SelectionStrategy
 
-__all__ = ["PNCS", "CandidateOrder", "PNCSRule"]
+__all__ = ["PNCS", "SMALL", "CandidateOrder", "PNCSRule"]
+
+SMALL = "coordinates:8%@int8"
+"""The sketch that is asked for by default. One in twelve coordinates, at a quarter of the bytes,
+is 2% of an update in float32: docs/sketches.md has what it keeps."""
 
 CandidateOrder = Literal["longest-unasked", "random"]
 
@@ -38,7 +42,7 @@ class PNCSRule(SelectionRule):
     num_selected: int = 2
     p: float = 4
     form: Form = "squared"
-    sketch: str = "layers"
+    sketch: str = SMALL
     layers: tuple[str, ...] | None = None
     summary: SummaryKind = "update"
     layer_weights: tuple[tuple[str, float], ...] | None = None
@@ -177,8 +181,12 @@ class PNCS(SelectionStrategy):
         Order of the norm, at least 1.
     form : {"squared", "normalized", "printed", "power"} (default: "squared")
         How the paper's formula is read; see `pncs_flower.cosine`.
-    sketch : str or Sketch (default: "layers")
-        What a client sends of each layer: ``"layers"``, ``"coordinates:R"`` or ``"count:R"``.
+    sketch : str or Sketch (default: "coordinates:8%@int8")
+        What a client sends of each layer: some of its values, ``"coordinates:PERCENT%"`` or
+        ``"coordinates:R"``, all of them, ``"layers"``, as in the paper, or, for p = 4,
+        ``"power-moments:R"``, for p = 2, ``"count:R"``; each perhaps in fewer bytes, ``"@float16"``
+        or ``"@int8"``. The default takes 2% of the bytes of an update in float32; of a layer with
+        fewer than 1,250 values 100 are sent, or all that there are.
     summary : {"update", "gradient"} (default: "update")
         Compare the clients' local updates, which they keep and send if chosen, or their gradients
         at the current weights, which the app must be able to give
@@ -215,7 +223,7 @@ class PNCS(SelectionStrategy):
         layers: Sequence[str] | None = None,
         p: float = 4,
         form: Form = "squared",
-        sketch: str | Sketch = "layers",
+        sketch: str | Sketch = SMALL,
         summary: SummaryKind = "update",
         layer_weights: Mapping[str, float] | None = None,
         candidates: int | None = None,

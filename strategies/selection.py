@@ -46,6 +46,7 @@ from .rule import SelectionRule, Summary, check_rule
 from .selector import Plan, Selector
 from .settings import settings_of
 from .stopping import EvaluateFunction, Loop, ShouldStop
+from .traffic import log_traffic
 from .training import TIMEOUT, Training, TrainingMessages
 from .updates import Delivery, SketchCheck, UpdateChecks
 
@@ -135,6 +136,7 @@ class SelectionStrategy(Strategy):
         self._configured: list[Message] = []
         self._loop: Loop | None = None
         self._everybody_told = False
+        self._told_traffic = False
         self._training: Training | None = None
         self._timeout: float | None = None
 
@@ -337,6 +339,8 @@ class SelectionStrategy(Strategy):
                 training.plan, record.answered, training.sent, sound, not record.delivered
             )
         log(INFO, "\t└──> %s", record.line())
+        if not self._told_traffic:  # once a run
+            self._told_traffic = log_traffic(record)
         self._records.write()
         if self._loop is not None:
             self._loop.note_train_metrics(server_round - self._offset, metrics)

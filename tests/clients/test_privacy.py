@@ -78,7 +78,9 @@ def test_epsilon_is_that_of_the_gaussian_mechanism(multiplier):
 
 def test_a_run_with_noise_on_the_summaries_chooses_otherwise_but_delivers_the_same_updates():
     def run(noise):
-        strategy = PNCS(FedAvg(fraction_evaluate=0.0), num_selected=3, queue_length=0)
+        strategy = PNCS(
+            FedAvg(fraction_evaluate=0.0), num_selected=3, queue_length=0, sketch="layers"
+        )
         grid = InProcessGrid(numpy_app.make_app(SummaryMod(noise=noise)), 8)
         strategy.start(grid, numpy_app.initial_arrays(), num_rounds=4)
         assert all(len(record.delivered) == 3 for record in strategy.history)
@@ -90,13 +92,13 @@ def test_a_run_with_noise_on_the_summaries_chooses_otherwise_but_delivers_the_sa
 
 def test_the_client_says_what_it_spends(caplog):
     grid = InProcessGrid(numpy_app.make_app(SummaryMod(noise=SketchNoise(1.0, 2.0))), 3)
-    strategy = PNCS(FedAvg(fraction_evaluate=0.0))
+    strategy = PNCS(FedAvg(fraction_evaluate=0.0), sketch="layers")
     strategy.start(grid, numpy_app.initial_arrays(), num_rounds=2)
     assert caplog.text.count("Sketch noise: clipped to 1, standard deviation 4") == 1
 
 
 def test_noise_on_a_rounded_wire_format_is_an_error_that_says_what_to_do():
-    with pytest.raises(ValueError, match="float16: leave the wire format out"):
+    with pytest.raises(ValueError, match="float16: give the strategy a sketch without"):
         SketchNoise(1.0, 1.0).apply({"a": np.zeros(3, np.float16)}, 1, "0")
 
 

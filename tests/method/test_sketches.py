@@ -5,9 +5,23 @@ import pytest
 
 from pncs_flower import pairwise_cosine
 from pncs_flower.randomness import generator
-from pncs_flower.sketches import Coordinates, Count, Layers, PowerMoments, Sketch, parse_sketch
+from pncs_flower.sketches import (
+    Coordinates,
+    CoordinateShare,
+    Count,
+    Layers,
+    PowerMoments,
+    Sketch,
+    parse_sketch,
+)
 
-SKETCHES: tuple[Sketch, ...] = (Layers(), Coordinates(30), Count(30), PowerMoments(30))
+SKETCHES: tuple[Sketch, ...] = (
+    Layers(),
+    Coordinates(30),
+    CoordinateShare(10),
+    Count(30),
+    PowerMoments(30),
+)
 WIRED: tuple[Sketch, ...] = tuple(
     parse_sketch(f"{sketch.spec}@{wire}") for sketch in SKETCHES for wire in ("float16", "int8")
 )
@@ -39,6 +53,31 @@ def test_a_sketch_is_parsed_to_itself() -> None:
 )
 def test_an_unknown_sketch_is_told_which_there_are(spec: str) -> None:
     with pytest.raises(ValueError, match=r"'layers', .*'coordinates:SIZE', 'count:SIZE'"):
+        parse_sketch(spec)
+
+
+@pytest.mark.parametrize(
+    ("num_values", "drawn"),
+    [(1, 1), (99, 99), (100, 100), (101, 100), (1000, 100), (1001, 101), (10**6, 10**5)],
+)
+def test_a_share_is_of_each_layer_but_at_least_a_hundred(num_values: int, drawn: int) -> None:
+    values = np.arange(1, num_values + 1, dtype=np.float32)
+    sent = sketched(CoordinateShare(10), values)
+    assert len(sent) == len(set(sent.tolist())) == drawn
+    assert set(sent.tolist()) <= set(values.tolist())
+
+
+@pytest.mark.parametrize("spec", ["coordinates:0%", "coordinates:101%"])
+def test_a_share_is_from_one_to_a_hundred_percent(spec: str) -> None:
+    with pytest.raises(ValueError, match="want 1% to 100%"):
+        parse_sketch(spec)
+
+
+@pytest.mark.parametrize(
+    "spec", ["coordinates:%", "coordinates:1.5%", "count:3%", "coordinates:-1%"]
+)
+def test_a_share_that_cannot_be_read_is_told_which_there_are(spec: str) -> None:
+    with pytest.raises(ValueError, match="'coordinates:PERCENT%'"):
         parse_sketch(spec)
 
 

@@ -60,7 +60,7 @@ SUMMARY_FAULTS = {
 
 @pytest.mark.parametrize(("answer", "reason"), SUMMARY_FAULTS.values(), ids=SUMMARY_FAULTS)
 def test_bad_summary_is_left_out_with_a_reason(answer, reason):
-    strategy = PNCS(FedAvg(fraction_evaluate=0.0), queue_length=0)
+    strategy = PNCS(FedAvg(fraction_evaluate=0.0), queue_length=0, sketch="layers")
     result = run("summarize", answer, strategy)
     for record in strategy.history:
         assert sorted(record.answered) == ["0", "2", "3"]

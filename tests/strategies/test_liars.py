@@ -30,7 +30,9 @@ def test_liar_is_left_out_at_its_first_full_update_and_honest_clients_never(sket
 
 def test_noise_on_summaries_makes_an_honest_client_look_like_a_liar():
     app = numpy_app.make_app(SummaryMod(noise=SketchNoise(1.0, 1.0, secret=2)))
-    strategy = PNCS(FedAvg(fraction_evaluate=0.0), queue_length=0, verify_sketches=True)
+    strategy = PNCS(
+        FedAvg(fraction_evaluate=0.0), queue_length=0, verify_sketches=True, sketch="layers"
+    )
     strategy.start(InProcessGrid(app, 4), numpy_app.initial_arrays(), num_rounds=1)
     record = strategy.history[0]
     assert all("not that of its update" in record.rejected[client] for client in record.chosen)

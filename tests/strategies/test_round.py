@@ -61,7 +61,9 @@ def test_rules_without_a_summary_train_the_chosen_only(kind):
 
 
 def test_first_choice_is_the_least_aligned_subset_of_the_clients_gradients():
-    strategy = PNCS(train_only(), num_selected=3, queue_length=0, layers=["head", "body"])
+    strategy = PNCS(
+        train_only(), num_selected=3, queue_length=0, layers=["head", "body"], sketch="layers"
+    )
     strategy.start(federation(), numpy_app.initial_arrays(), num_rounds=1)
     layers = choose_layers(numpy_app.initial_arrays(), ["head", "body"])
     # At weights of zero the update is -target/2, whose similarities are those of the targets.

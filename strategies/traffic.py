@@ -1,0 +1,55 @@
+"""What a round sends up, beside what full participation would."""
+
+from logging import INFO, WARNING
+
+from flwr.common import log
+
+from .history import RoundRecord
+
+__all__ = ["log_traffic"]
+
+
+def log_traffic(record: RoundRecord) -> bool:
+    """Log the bytes that went up in a round, and those of the updates of all clients.
+
+    Parameters
+    ----------
+    record : RoundRecord
+        Of a round that is over.
+
+    Returns
+    -------
+    bool
+        Whether it was told: not of a round without an update, in which none of it is known.
+    """
+    if not record.delivered:
+        return False
+    training = record.bytes_up["training"]
+    summaries = sum(n for phase, n in record.bytes_up.items() if "pre-round" in phase)
+    clients = len(record.clients)
+    # Replies of clients that failed are short.
+    everybody = max(1, training * clients // len(record.delivered))
+    share = (training + summaries) / everybody
+    text = (
+        f"Round {record.round}: {_size(training)} of updates"
+        + (f" and {_size(summaries)} of summaries" if record.asked else "")
+        + f" went up, {share:.0%} of what the updates of all {clients} clients would take"
+    )
+    if share > 1:
+        log(
+            WARNING,
+            "%s. A smaller sketch asks for less, such as sketch='coordinates:8%%@int8', and so do "
+            "fewer layers=[...]",
+            text,
+        )
+    else:
+        log(INFO, "%s", text)
+    return True
+
+
+def _size(num_bytes: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if num_bytes < 999.5:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.3g} GB"

@@ -1,0 +1,126 @@
+"""What goes up in a round: little beside full participation by default, and told in the log."""
+
+import logging
+
+import numpy as np
+import pytest
+from apps import numpy_app
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+
+from pncs_flower.clients import summary_mod
+from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.strategies import PNCS, RoundRobin, SelectionStrategy, UniformSelection
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def dense(name: str, inputs: int, outputs: int) -> Shapes:
+    return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
+
+
+def residual(widths: tuple[int, ...]) -> Shapes:
+    """Return a small residual network: many normalisation layers with few values each."""
+    shapes: Shapes = {}
+    before = 3
+    for block, width in enumerate(widths):
+        for part, inputs in (("1", before), ("2", width)):
+            shapes |= {f"{block}.conv{part}.weight": (width, inputs, 3, 3)}
+            norm = f"{block}.bn{part}"
+            shapes |= {f"{norm}.weight": (width,), f"{norm}.bias": (width,)}
+            shapes |= {f"{norm}.running_mean": (width,), f"{norm}.running_var": (width,)}
+        before = width
+    return shapes | dense("fc", before, 10)
+
+
+MODELS = {
+    "MLP of 4,810 weights": dense("fc1", 64, 64) | dense("fc2", 64, 10),
+    "CNN": {
+        "conv1.weight": (16, 1, 3, 3),
+        "conv1.bias": (16,),
+        "conv2.weight": (32, 16, 3, 3),
+        "conv2.bias": (32,),
+        **dense("fc1", 1568, 64),
+        **dense("fc2", 64, 10),
+    },
+    "residual network": residual((16, 32, 64)),
+    "one layer": dense("fc", 200, 100),
+}
+
+
+def play(strategy: SelectionStrategy, shapes: Shapes, dtype: str = "float32") -> None:
+    app = ClientApp(mods=[summary_mod])
+
+    @app.train()
+    def _(message: Message, context: Context) -> Message:
+        rng = np.random.default_rng(int(context.node_config["partition-id"]))
+        weights = message.content["arrays"]
+        arrays = {
+            n: Array((w.numpy() + rng.normal(size=w.shape)).astype(dtype))
+            for n, w in weights.items()
+        }
+        metrics = MetricRecord({"num-examples": 1})
+        content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    initial = ArrayRecord({n: Array(np.zeros(shape, dtype)) for n, shape in shapes.items()})
+    strategy.start(InProcessGrid(app, 10), initial, num_rounds=1)
+
+
+def base() -> FedAvg:
+    return FedAvg(fraction_evaluate=0.0)
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype"), [*((model, "float32") for model in MODELS), ("CNN", "float16")]
+)
+def test_two_of_ten_send_a_quarter_of_all_updates_with_their_summaries(model, dtype):
+    strategy = PNCS(base(), num_selected=2, queue_length=0)
+    play(strategy, MODELS[model], dtype)
+    record = strategy.history[0]
+    assert len(record.asked) == 10
+    of_all = 10 * record.bytes_up["training"] / len(record.delivered)
+    assert record.bytes_up["pre-round"] + record.bytes_up["training"] <= 0.25 * of_all
+
+
+def test_a_layer_smaller_than_its_sketch_is_sent_as_it_is():
+    """In int8: of 23 weights, the arrays' headers take most of the bytes."""
+    strategy = PNCS(base(), num_selected=2)
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 4)
+    strategy.start(grid, numpy_app.initial_arrays(), num_rounds=1)
+    layers = [15, 8]
+    values = sum(size + 4 for size in layers)
+    headers = len(layers) * 128
+    assert 4 * values <= strategy.history[0].bytes_up["pre-round"] <= 4 * (values + headers + 200)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if "went up" in record.getMessage()]
+
+
+def test_the_log_tells_once_what_goes_up_beside_all_updates(caplog):
+    strategy = PNCS(base(), num_selected=2)
+    app = numpy_app.make_app(summary_mod)
+    strategy.start(InProcessGrid(app, 6), numpy_app.initial_arrays(), num_rounds=3)
+    (line,) = told(caplog)
+    record = strategy.history[0]
+    up = record.bytes_up["pre-round"] + record.bytes_up["training"]
+    share = up / (record.bytes_up["training"] / 2 * 6)
+    assert f"went up, {share:.0%} of what the updates of all 6 clients" in line.getMessage()
+
+
+def test_more_than_full_participation_is_a_warning_that_says_what_to_do(caplog):
+    play(PNCS(base(), num_selected=2, queue_length=0, sketch="layers"), MODELS["CNN"])
+    (line,) = told(caplog)
+    assert line.levelno == logging.WARNING
+    assert "120% of what" in line.getMessage()
+    assert "sketch='coordinates:8%@int8'" in line.getMessage()
+
+
+@pytest.mark.parametrize("kind", [RoundRobin, UniformSelection])
+def test_rules_that_ask_nothing_send_their_share(kind, caplog):
+    play(kind(base(), num_selected=2), MODELS["one layer"])
+    (line,) = told(caplog)
+    assert line.levelno == logging.INFO
+    assert "of updates went up, 20% of what" in line.getMessage()
