@@ -136,7 +136,7 @@ def test_a_client_whose_training_diverges_sends_an_error_and_none_of_its_numbers
             sent.extend(replies)
             return replies
 
-    strategy = PNCS(FedAvg(fraction_evaluate=0.0), num_selected=2)
+    strategy = PNCS(FedAvg(fraction_evaluate=0.0), num_selected=2, sketch="layers")
     strategy.start(Listening(app, 4), numpy_app.initial_arrays(), num_rounds=1)
     assert "not finite, so it cannot be clipped" in strategy.history[0].rejected["0"]
     (refused,) = [reply for reply in sent if reply.has_error()]
