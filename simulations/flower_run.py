@@ -20,6 +20,7 @@ from pncs_flower.plain_text import without_colours
 from .config import APP_DIRECTORY, Config, format_toml
 from .preflight import Placement
 from .processes import adopt_orphans, guarded, ignoring_signals, stop_descendants
+from .surroundings import short_folder, without_proxy_here
 
 __all__ = ["FLOWER_LOG", "RunFailedError", "run_in_flower"]
 
@@ -63,18 +64,28 @@ def run_in_flower(
         If Flower does not report the run as completed. Its exit code would not tell.
     """
     adopt_orphans()
-    home = Path(tempfile.mkdtemp(prefix="pncs-"))
-    try:
-        with (
-            guarded("FLWR_HOME", home),
-            (output / FLOWER_LOG).open("a", encoding="utf-8") as log,
-        ):
-            _Flower(home).run(config, num_clients, placement, log, on_poll)
-    finally:
-        with ignoring_signals():
-            stop_descendants()
-            _complete(output / FLOWER_LOG, home / "local-superlink" / "superlink.log")
-            shutil.rmtree(home, ignore_errors=True)
+    home = _home()
+    superlink_log = home / "local-superlink" / "superlink.log"
+    with guarded("FLWR_HOME", home) as guardian:
+        try:
+            with (output / FLOWER_LOG).open("a", encoding="utf-8") as log:
+                _Flower(home).run(config, num_clients, placement, log, on_poll)
+        except RunFailedError as error:
+            # What Flower names is about to be removed, and put there.
+            text = str(error).replace(str(superlink_log), str(output / FLOWER_LOG))
+            raise RunFailedError(text) from None
+        finally:
+            with ignoring_signals():
+                stop_descendants(spared=guardian)
+                _complete(output / FLOWER_LOG, superlink_log)
+                shutil.rmtree(home, ignore_errors=True)
+
+
+def _home() -> Path:
+    """Make the folder of all that Flower and Ray keep."""
+    if "RAY_ADDRESS" in os.environ:  # no Ray is started here
+        return Path(tempfile.mkdtemp(prefix="pncs-"))
+    return short_folder()
 
 
 class _Flower:
@@ -94,7 +105,7 @@ class _Flower:
         )
         scripts = os.pathsep.join((str(Path(sys.executable).parent), sysconfig.get_path("scripts")))
         self._env = {
-            **os.environ,
+            **without_proxy_here(os.environ),
             "PATH": scripts + os.pathsep + os.environ.get("PATH", ""),
             "FLWR_HOME": str(home),
             "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(http_port),
@@ -108,8 +119,7 @@ class _Flower:
             # Their output goes to files in UTF-8, whatever this terminal can show.
             "PYTHONIOENCODING": "utf-8:backslashreplace",
         }
-        if "RAY_ADDRESS" not in os.environ and len(str(home)) < 40:
-            # Ray's sockets lie in it, and a socket's path is at most 107 bytes.
+        if "RAY_ADDRESS" not in os.environ:
             self._env["RAY_TMPDIR"] = str(home)
 
     def run(

@@ -1,7 +1,8 @@
 """`pncs grid`, `pncs reproduce` and `pncs report`: many runs by one command, and what they show."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -203,11 +204,8 @@ def _run(
                 last = time.perf_counter()
                 out.print(f"{last - start:.0f} s: {done} of {total} runs")
 
-        try:
+        with _saying_when_stopped():
             failures = run_grid(wanted, folder, workers, show, begin)
-        except (KeyboardInterrupt, SystemExit):
-            err.print("Stopped. The same command goes on from here.")
-            raise
     out.print(f"{time.perf_counter() - start:.0f} s")
     for name, reason in failures.items():
         err.print(f"failed: {name}: {reason}", soft_wrap=True)
@@ -216,6 +214,15 @@ def _run(
         err.print("The same command runs the failed cells again, and no other.")
     _report(folder)
     return bool(failures)
+
+
+@contextmanager
+def _saying_when_stopped() -> Iterator[None]:
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        err.print("Stopped. The same command goes on from here.")
+        raise
 
 
 def _study_model(model: str) -> str:
@@ -242,12 +249,13 @@ def _run_table1(
     start = time.perf_counter()
     with exit_on_signals(), _bar() as bar:
         task = bar.add_task("pairs", total=None)
-        observed = run_study(
-            study,
-            folder / "observations",
-            workers,
-            lambda done, total: bar.update(task, completed=done, total=total),
-        )
+        with _saying_when_stopped():
+            observed = run_study(
+                study,
+                folder / "observations",
+                workers,
+                lambda done, total: bar.update(task, completed=done, total=total),
+            )
     rows = analyse(study, observed)
     page = write_table1(folder, study, observed, rows)
     out.print(f"{time.perf_counter() - start:.0f} s")

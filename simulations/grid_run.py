@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -25,6 +26,7 @@ from .inputs import inputs_fingerprint
 from .processes import keeping_handlers
 from .ray_cluster import cluster_address
 from .results import read_rounds
+from .surroundings import short_folder
 
 __all__ = ["CELLS", "GRID", "cell_files", "run_grid"]
 
@@ -217,6 +219,8 @@ def _ray_pool(workers: int, scratch: str) -> Iterator[RunCells]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     started = False
+    address = cluster_address()
+    folder = short_folder() if address is None else None
 
     def run_on_ray(cells: Cells) -> Iterator[Outcome]:
         nonlocal started
@@ -224,7 +228,7 @@ def _ray_pool(workers: int, scratch: str) -> Iterator[RunCells]:
             return
 
         if not started:
-            _start_ray(workers)
+            _start_ray(workers, address, folder)
             started = True
         yield from _run_on_ray(cells, workers, scratch)
 
@@ -235,13 +239,14 @@ def _ray_pool(workers: int, scratch: str) -> Iterator[RunCells]:
             import ray
 
             ray.shutdown()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start_ray(workers: int) -> None:
-    """Start Ray, or join the cluster of ``RAY_ADDRESS``."""
+def _start_ray(workers: int, address: str | None, folder: Path | None) -> None:
+    """Start Ray with a folder for what it keeps, or join the cluster of ``RAY_ADDRESS``."""
     import ray
 
-    address = cluster_address()
     try:
         with keeping_handlers():
             ray.init(
@@ -249,6 +254,7 @@ def _start_ray(workers: int) -> None:
                 address="local" if address is None else None,
                 num_cpus=workers if address is None else None,
                 include_dashboard=False if address is None else None,
+                _temp_dir=None if folder is None else str(folder),
                 log_to_driver=False,
                 logging_level=logging.ERROR,
             )

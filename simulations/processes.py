@@ -50,13 +50,15 @@ def descendants(pid: int) -> dict[int, bool]:
     return found
 
 
-def stop_descendants(grace: float = 2.0) -> None:
+def stop_descendants(grace: float = 2.0, spared: int | None = None) -> None:
     """Stop every process below this one: ask first, then kill.
 
     Parameters
     ----------
     grace : float (default: 2.0)
         Seconds for them to end by themselves.
+    spared : int, optional (default: None)
+        A process that is not to be stopped.
 
     Raises
     ------
@@ -66,7 +68,7 @@ def stop_descendants(grace: float = 2.0) -> None:
     asked: set[int] = set()
     started = time.monotonic()
     # A process that has ended stays on the list until its parent, or its heir, takes note.
-    while below := descendants(os.getpid()):
+    while below := {p: lives for p, lives in descendants(os.getpid()).items() if p != spared}:
         waited = time.monotonic() - started
         alive = [pid for pid, lives in below.items() if lives]
         if waited > 2 * grace:
@@ -85,8 +87,10 @@ def stop_descendants(grace: float = 2.0) -> None:
 
 
 @contextlib.contextmanager
-def guarded(name: str, folder: Path) -> Iterator[None]:
+def guarded(name: str, folder: Path) -> Iterator[int | None]:
     """Have what is started meanwhile stopped even if this process is killed at once.
+
+    All of it is to be stopped within the block: after it nobody watches any more.
 
     Parameters
     ----------
@@ -94,9 +98,14 @@ def guarded(name: str, folder: Path) -> Iterator[None]:
         Name of the environment variable by which all of it is known.
     folder : Path
         The variable's value; this folder is removed as well.
+
+    Yields
+    ------
+    int or None
+        The guardian's process; None where there is none.
     """
     if sys.platform != "linux":
-        yield
+        yield None
         return
     script = str(Path(__file__).with_name("guardian.py"))
     # In a session of its own, so that what ends this one does not end the guardian too.
@@ -108,7 +117,7 @@ def guarded(name: str, folder: Path) -> Iterator[None]:
         start_new_session=True,
     ) as guardian:
         try:
-            yield
+            yield guardian.pid
         finally:
             guardian.kill()
 

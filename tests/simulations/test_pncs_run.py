@@ -32,9 +32,14 @@ def nothing_left() -> Iterator[None]:
         assert set(descendants(os.getpid())) - before == set()
 
 
-def pncs(*arguments: str) -> subprocess.CompletedProcess[str]:
+def pncs(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*PNCS, *arguments], capture_output=True, text=True, timeout=240, check=False
+        [*PNCS, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
 
 
@@ -81,6 +86,48 @@ def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
+def test_run_behind_a_proxy_with_a_long_temporary_folder_is_no_other(tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 60)
+    long.mkdir()
+    environment = {"http_proxy": "http://127.0.0.1:9", "ALL_PROXY": "socks5://127.0.0.1:9"}
+    folder = tmp_path / "run"
+    done = pncs("--rounds", "1", "--output", str(folder), TMPDIR=str(long), **environment)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "summary.json").is_file()
+    assert not list(long.iterdir())
+
+
+RULE = """
+from dataclasses import dataclass
+import numpy as np
+from pncs_flower.strategies.uniform import UniformRule
+
+@dataclass(frozen=True)
+class Rule(UniformRule):
+    def select(self, *_, **__):
+        return np.zeros(2) + np.zeros(3)
+"""
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_run_that_ends_in_its_first_round_says_why_and_keeps_the_traceback(tmp_path: Path) -> None:
+    (tmp_path / "broken_rule.py").write_text(RULE)
+    done = pncs(
+        "--strategy",
+        "broken_rule:Rule",
+        "--output",
+        str(tmp_path / "run"),
+        PYTHONPATH=os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))),
+    )
+    assert done.returncode == 1
+    assert "could not be broadcast" in done.stderr
+    log = tmp_path / "run" / "flwr.log"
+    assert f"Flower's log: {log}" in done.stderr
+    assert "np.zeros(2) + np.zeros(3)" in log.read_text()
+    assert f"pncs run --resume {tmp_path / 'run'}" in done.stderr
+
+
+@pytest.mark.usefixtures("nothing_left")
 def test_a_run_that_is_stopped_takes_everything_with_it(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*PNCS, "--rounds", "1000", "--output", str(tmp_path)],
@@ -98,6 +145,7 @@ def test_a_run_that_is_stopped_takes_everything_with_it(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
     assert f"Stopped. The rounds so far: {tmp_path}" in errors
+    assert f"To go on with it: pncs run --resume {tmp_path}\n" in errors
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds what is left in /proc")

@@ -1,9 +1,16 @@
 """Nothing is left running: not a daemon, not one that ignores being asked."""
 
+import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
+
+from pncs_flower.simulations.guardian import marked
+from pncs_flower.simulations.processes import adopt_orphans, descendants
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans on")
 
@@ -40,3 +47,62 @@ def test_orphans_are_found_and_stopped(command: str) -> None:
         check=False,
     )
     assert done.stdout == "{}\n", done.stderr
+
+
+RUN = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from pncs_flower.simulations import flower_run, processes
+
+class Flower:
+    def __init__(self, home):
+        self.home = home
+
+    def run(self, *_):
+        # Of a daemon that is deaf to SIGTERM, so that stopping it takes a while.
+        subprocess.Popen(
+            ["setsid", "sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"],
+            env={**os.environ, "FLWR_HOME": str(self.home)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        print(self.home, flush=True)
+
+flower_run._Flower = Flower
+flower_run.run_in_flower(None, 1, None, Path(sys.argv[1]), lambda: None)
+print("over", flush=True)
+"""
+
+
+def test_run_that_is_killed_while_it_cleans_up_leaves_nothing_running(tmp_path: Path) -> None:
+    """The guardian watches until all is stopped, which takes up to four seconds."""
+    adopt_orphans()
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    home = process.stdout.readline().strip()
+    mark = f"FLWR_HOME={home}".encode()
+    assert marked(mark)
+    time.sleep(0.7)  # it is asked to end, and will be killed after two seconds
+    process.kill()
+    assert process.communicate()[0] == ""  # it was still cleaning up
+    deadline = time.monotonic() + 30
+    while (left := marked(mark)) or Path(home).exists():
+        if time.monotonic() > deadline:
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+            pytest.fail("left running")
+        time.sleep(0.1)
+
+
+def test_run_that_cleans_up_ends_its_guardian_too(tmp_path: Path) -> None:
+    adopt_orphans()
+    before = set(descendants(os.getpid()))
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    home, over = done.stdout.split()
+    assert over == "over"
+    assert not Path(home).exists()
+    assert not {pid for pid, alive in descendants(os.getpid()).items() if alive} - before

@@ -1,104 +1,104 @@
-"""`pncs run` where people start it: odd folders, no home, clients of one example."""
+"""Proxies and long paths of a batch system's environment do not come between a run and itself."""
 
-import json
 import os
-import signal
-import subprocess
-import sys
-import time
+import tempfile
 from pathlib import Path
-from typing import Any
+from urllib.request import getproxies_environment, proxy_bypass_environment
 
-import numpy as np
 import pytest
 
-from pncs_flower.simulations.client_app import app as client_app
-from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.simulations.inputs import load_inputs
-from pncs_flower.simulations.results import read_rounds
-from pncs_flower.simulations.training import train
+from pncs_flower.simulations import flower_run, surroundings
+from pncs_flower.simulations.surroundings import LONGEST, short_folder, without_proxy_here
 
-PNCS = [sys.executable, "-c", "from pncs_flower.simulations.cli import main; main()", "run"]
+PROXIES = ("http_proxy", "HTTP_PROXY", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+SOCKETS = "/ray/session_2026-11-29_00-29-45_123456_4194304/sockets/plasma_store"
 
 
-def pncs(
-    *arguments: str, cwd: Path, without: tuple[str, ...] = (), **environment: str
-) -> subprocess.CompletedProcess[str]:
-    env = {name: value for name, value in os.environ.items() if name not in without}
-    return subprocess.run(
-        [*PNCS, "--engine", "in-process", *arguments],
-        cwd=cwd,
-        env={**env, **environment},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=240,
-        check=False,
-    )
-
-
-def test_a_folder_with_spaces_and_umlauts_and_no_home(tmp_path: Path) -> None:
-    """Relative and absolute; a run there is also made longer."""
-    place = tmp_path / "Müllers Läufe 2024"
-    place.mkdir()
-    without = ("HOME", "USERPROFILE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR")
-    output = "erster Versuch, größer"
-    first = pncs("--rounds", "2", "--output", output, cwd=place, without=without)
-    assert first.returncode == 0, first.stderr
-    longer = pncs("--resume", str(place / output), "--rounds", "3", cwd=place, without=without)
-    assert longer.returncode == 0, longer.stderr
-    assert [row["round"] for row in read_rounds(place / output)] == [1, 2, 3]
-    summary = json.loads((place / output / "summary.json").read_text(encoding="utf-8"))
-    assert summary["rounds"] == 3
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="has no such signals")
-@pytest.mark.parametrize("name", ["SIGHUP", "SIGINT"])
-def test_a_console_that_hangs_up_or_a_key_ends_a_run_that_can_go_on(
-    tmp_path: Path, name: str
+@pytest.mark.parametrize("exempt", [{}, {"no_proxy": "a.org"}, {"NO_PROXY": "a.org, 127.0.0.1"}])
+@pytest.mark.parametrize("name", PROXIES)
+@pytest.mark.parametrize("proxy", ["http://127.0.0.1:9", "proxy.org:3128", "socks5://[::1]:9"])
+def test_this_machine_is_reached_without_a_proxy(
+    proxy: str, name: str, exempt: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    number = signal.Signals[name]
-    output = tmp_path / "run"
-    process = subprocess.Popen(
-        [*PNCS, "--engine", "in-process", "--rounds", "2000", "--output", str(output)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 120
-    while not (output.exists() and list(output.glob("**/rounds.jsonl"))):
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 128 + number, errors
-    assert "Traceback" not in errors
-    done = len(read_rounds(output))
-    longer = pncs("--resume", str(output), "--rounds", str(done + 1), cwd=tmp_path)
-    assert longer.returncode == 0, longer.stderr
+    for other in (*PROXIES, "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(other, raising=False)
+    for key, value in without_proxy_here({name: proxy, **exempt}).items():
+        monkeypatch.setenv(key, value)
+    known = getproxies_environment()
+    hosts = ["127.0.0.1:9091", "localhost", "a.org"] if exempt else ["127.0.0.1", "localhost:80"]
+    assert all(proxy_bypass_environment(host, known) for host in hosts)
+    assert not proxy_bypass_environment("elsewhere.org", known)
+    httpx = pytest.importorskip("httpx")
+    httpx.Client().close()  # as Flower makes one: it must not raise
 
 
-@pytest.mark.parametrize("strategy", ["pncs", "power-of-choice"])
-def test_dirichlet_parts_of_one_or_two_examples(tmp_path: Path, strategy: str) -> None:
-    """Far less than a batch, of one class: such clients are asked, chosen and used as others."""
-    settings: dict[str, Any] = {
-        "num-rounds": 2,
-        "device": "cpu",
-        "strategy": strategy,
-        "partition": "dirichlet",
-        "dirichlet-alpha": 0.2,
-        "num-selected": 60,
-        "queue-length": 0,
-    }
-    config = Config.from_run_config(default_run_config() | settings)
-    sizes = [len(part) for part in load_inputs(config).divide(config, 100)]
-    assert min(sizes) <= 2
-    grid = InProcessGrid(client_app, 100, config.to_run_config())
-    train(grid, config, tmp_path, lambda row: None)
-    rows = read_rounds(tmp_path)
-    assert [len(row["delivered"]) for row in rows] == [60, 60]
-    assert all(row["rejected"] == {} for row in rows)
-    with np.load(tmp_path / "weights.npz") as weights:
-        assert all(np.isfinite(weights[name]).all() for name in weights.files)
+@pytest.mark.parametrize("name", PROXIES)
+def test_proxy_stays_for_other_hosts(name: str) -> None:
+    assert without_proxy_here({name: "http://proxy.org:3128"})[name] == "http://proxy.org:3128"
+
+
+@pytest.mark.parametrize("proxy", ["socks4://a.org:1", "ftp://a.org"])
+def test_proxy_that_would_keep_flower_from_starting_is_left_out(proxy: str) -> None:
+    assert "ALL_PROXY" not in without_proxy_here({"ALL_PROXY": proxy})
+
+
+def test_flower_is_started_without_a_proxy_to_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    environment = flower_run._Flower(tmp_path)._env
+    assert "127.0.0.1" in environment["no_proxy"].split(",")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="where sockets have paths")
+@pytest.mark.parametrize("variable", ["TMPDIR", "RAY_TMPDIR"])
+def test_folder_for_sockets_is_short_though_that_for_temporary_files_is_long(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("x" * 60)
+    long.mkdir()
+    monkeypatch.setenv(variable, str(long))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    folder = short_folder()
+    try:
+        assert len(os.fsencode(folder)) <= LONGEST
+        assert len(f"{folder}{SOCKETS}") <= 107
+        assert folder.stat().st_mode & 0o777 == 0o700
+    finally:
+        folder.rmdir()
+
+
+def test_short_folder_that_is_given_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as parent:
+        monkeypatch.setenv("RAY_TMPDIR", parent)
+        assert short_folder().parent == Path(parent)
+
+
+def test_no_short_folder_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "absent"))
+    monkeypatch.setattr(surroundings, "_may_write", lambda folder: False)
+    with pytest.raises(
+        ValueError, match=r"no folder for Ray's sockets: .*set RAY_TMPDIR to a short"
+    ):
+        short_folder()
+
+
+def test_log_that_an_error_names_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower names its own, in a folder that is removed; what it says is put into the run's."""
+
+    class Flower:
+        def __init__(self, home: Path) -> None:
+            self.log = home / "local-superlink" / "superlink.log"
+
+        def run(self, *_: object) -> None:
+            self.log.parent.mkdir()
+            self.log.write_text("the cause", encoding="utf-8")
+            raise flower_run.RunFailedError(f"flwr run failed. See logs at {self.log}.")
+
+    monkeypatch.setattr(flower_run, "_Flower", Flower)
+    monkeypatch.setattr(flower_run, "stop_descendants", lambda **_: None)
+    with pytest.raises(flower_run.RunFailedError) as failed:
+        flower_run.run_in_flower(None, 1, None, tmp_path, lambda: None)  # type: ignore[arg-type]
+    named = Path(str(failed.value).rpartition("at ")[2].rstrip("."))
+    assert "the cause" in named.read_text(encoding="utf-8")
