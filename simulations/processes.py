@@ -126,12 +126,15 @@ def guarded(name: str, folder: Path) -> Iterator[int | None]:
 def exit_on_signals() -> Iterator[None]:
     """Turn a signal to end into SystemExit, so that what is to be cleaned up is.
 
-    After the first one no other is heeded, until the process has ended.
+    After the first one no other is heeded, until the process has ended. Whatever a library that
+    was interrupted makes of it, such as an exit code of its own, the process ends by the signal's.
     """
+    received: list[int] = []
     before = {number: signal.getsignal(number) for number in _ENDING}
 
     def leave(number: int, frame: object) -> None:
         before.clear()
+        received.append(number)
         _ignore_signals()
         raise SystemExit(128 + number)
 
@@ -140,6 +143,13 @@ def exit_on_signals() -> Iterator[None]:
             signal.signal(number, leave)
     try:
         yield
+    except BaseException as error:
+        if received and getattr(error, "code", None) != 128 + received[0]:
+            raise SystemExit(128 + received[0]) from error
+        raise
+    else:
+        if received:
+            raise SystemExit(128 + received[0])
     finally:
         for number, current in before.items():
             signal.signal(number, current)

@@ -49,6 +49,29 @@ def test_orphans_are_found_and_stopped(command: str) -> None:
     assert done.stdout == "{}\n", done.stderr
 
 
+INTERRUPTED = """
+import os, signal, sys
+from pncs_flower.simulations.processes import exit_on_signals
+with exit_on_signals():
+    try:
+        os.kill(os.getpid(), int(sys.argv[1]))
+        os.getpid()
+    except SystemExit:
+        exec(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "library", ["raise", "sys.exit(1)", "raise RuntimeError", "raise KeyboardInterrupt", "pass"]
+)
+def test_exit_code_is_the_signals_whatever_a_library_makes_of_it(
+    library: str, number: signal.Signals
+) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, str(int(number)), library]
+    assert subprocess.run(command, timeout=60, check=False).returncode == 128 + number
+
+
 RUN = """
 import os, signal, subprocess, sys
 from pathlib import Path
@@ -60,12 +83,13 @@ class Flower:
 
     def run(self, *_):
         # Of a daemon that is deaf to SIGTERM, so that stopping it takes a while.
-        subprocess.Popen(
-            ["setsid", "sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"],
+        deaf = subprocess.Popen(
+            ["setsid", "sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.1; done"],
             env={**os.environ, "FLWR_HOME": str(self.home)},
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
+        deaf.stdout.readline()
         print(self.home, flush=True)
 
 flower_run._Flower = Flower
