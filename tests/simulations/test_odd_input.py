@@ -15,7 +15,7 @@ from pncs_flower.simulations.config import Config, default_run_config
 from pncs_flower.simulations.console import parse_setting
 from pncs_flower.simulations.grid import Grid
 from pncs_flower.simulations.grid_file import read_grid
-from pncs_flower.simulations.results import read_settings
+from pncs_flower.simulations.toml_file import read_toml
 from pncs_flower.strategies import RoundRobin
 
 GRID = 'title = "Zürich"\nrules = ["uniform"]\nclients = 4\nshards = [5]\nseeds = 1\n'
@@ -62,7 +62,7 @@ def test_file_may_have_a_byte_order_mark(tmp_path: Path) -> None:
     path.write_bytes(codecs.BOM_UTF8 + GRID.encode())
     assert read_grid(path).title == "Zürich"
     (tmp_path / "config.toml").write_bytes(codecs.BOM_UTF8 + b'strategy = "pncs"\n')
-    assert read_settings(tmp_path)[0] == {"strategy": "pncs"}
+    assert read_toml(tmp_path / "config.toml") == {"strategy": "pncs"}
 
 
 @pytest.mark.parametrize(
