@@ -280,11 +280,11 @@ def test_class_of_the_mod_in_place_of_the_mod_says_so():
 
 def test_summary_above_its_budget_is_refused_before_anybody_is_asked():
     with pytest.raises(ValueError, match="takes 92 bytes, but max_summary_bytes is 91"):
-        start(PNCS(FedAvg(), max_summary_bytes=91))
+        start(PNCS(FedAvg(), sketch="layers", max_summary_bytes=91))
 
 
 def test_summary_within_its_budget_is_taken():
-    strategy = PNCS(FedAvg(fraction_evaluate=0.0), max_summary_bytes=92)
+    strategy = PNCS(FedAvg(fraction_evaluate=0.0), sketch="layers", max_summary_bytes=92)
     grid = InProcessGrid(numpy_app.make_app(summary_mod), 4)
     strategy.start(grid, numpy_app.initial_arrays(), num_rounds=1)
     assert len(strategy.history[0].answered) == 4
