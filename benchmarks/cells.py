@@ -22,12 +22,12 @@ from pathlib import Path
 
 from measure import machine
 
-from pncs_flower.simulations.console import parse_setting
-from pncs_flower.simulations.grid import Cell, Grid
-from pncs_flower.simulations.grid_file import read_grid
-from pncs_flower.simulations.grid_run import CELLS, cell_files, run_grid
-from pncs_flower.simulations.report_plan import Report
-from pncs_flower.simulations.results import read_rounds
+from pncs_flower.simulations.cli.console import parse_setting
+from pncs_flower.simulations.run.folder import read_rounds
+from pncs_flower.simulations.sweep.file import read_grid
+from pncs_flower.simulations.sweep.plan import Report
+from pncs_flower.simulations.sweep.run import CELLS, cell_files, run_grid
+from pncs_flower.simulations.sweep.sweep import Cell, Grid
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "simulations" / "experiments"
 RULES = ("pncs", "active-fl", "fedcor", "gradient-memory", "uniform")

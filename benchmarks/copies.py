@@ -24,10 +24,10 @@ from unittest.mock import patch
 
 from measure import machine, own_megabytes
 
-from pncs_flower.simulations.console import parse_setting
-from pncs_flower.simulations.grid import Cell
-from pncs_flower.simulations.grid_file import read_grid
-from pncs_flower.simulations.report_plan import Report
+from pncs_flower.simulations.cli.console import parse_setting
+from pncs_flower.simulations.sweep.file import read_grid
+from pncs_flower.simulations.sweep.plan import Report
+from pncs_flower.simulations.sweep.sweep import Cell
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "simulations" / "experiments"
 
@@ -44,9 +44,9 @@ class Measured:
 def measure(cell: Cell, copies: bool) -> Measured:
     """Run a cell in this process, which has run none before."""
     from pncs_flower.simulations import client_app
-    from pncs_flower.simulations.in_process import InProcessGrid
-    from pncs_flower.simulations.logs import errors_only
-    from pncs_flower.simulations.training import train
+    from pncs_flower.simulations.machine.logs import errors_only
+    from pncs_flower.simulations.run.in_process import InProcessGrid
+    from pncs_flower.simulations.run.training import train
 
     rows: list[Any] = []
     grid = InProcessGrid(client_app.app, cell.clients, cell.settings)

@@ -36,7 +36,7 @@ from torch.nn.functional import cross_entropy
 
 from pncs_flower.clients import SummaryMod
 from pncs_flower.clients.pytorch import pytorch_client
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS
 
 INPUTS, CLASSES, EXAMPLES, RATE = 4100, 10, 32, 0.1

@@ -28,10 +28,10 @@ from torch import Tensor, nn
 
 from pncs_flower.clients.pytorch import pytorch_client
 from pncs_flower.randomness import derive_seed
-from pncs_flower.simulations.gpu_memory import estimate_memory
-from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.simulations.logs import errors_only
-from pncs_flower.simulations.vgg16 import CONVOLUTIONS, build_last_layers
+from pncs_flower.simulations.machine.logs import errors_only
+from pncs_flower.simulations.models.vgg16 import CONVOLUTIONS, build_last_layers
+from pncs_flower.simulations.run.gpu_memory import estimate_memory
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS
 
 CLIENTS, SELECTED, CLASSES, BATCH = 10, 3, 10, 32

@@ -19,10 +19,10 @@ import numpy as np
 
 from pncs_flower.sketches import parse_sketch
 from pncs_flower.strategies import SelectionRule
-from pncs_flower.strategies.gradient_memory import GradientMemoryRule
-from pncs_flower.strategies.round_robin import RoundRobinRule
-from pncs_flower.strategies.selector import Selector
-from pncs_flower.strategies.uniform import UniformRule
+from pncs_flower.strategies.round.selector import Selector
+from pncs_flower.strategies.rules.gradient_memory import GradientMemoryRule
+from pncs_flower.strategies.rules.round_robin import RoundRobinRule
+from pncs_flower.strategies.rules.uniform import UniformRule
 
 FIRST = 20  # round from which the exponent is fitted
 

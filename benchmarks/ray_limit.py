@@ -25,7 +25,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 from measure import machine
 
-from pncs_flower.strategies.polling import polled
+from pncs_flower.strategies.grids.polling import polled
 
 VALUES = (10, 4097)
 

@@ -26,10 +26,10 @@ from scipy.stats import ttest_rel
 
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.data import as_float, load_dataset
-from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.simulations.models import build_model
-from pncs_flower.simulations.training import evaluate
+from pncs_flower.simulations.data.datasets import as_float, load_dataset
+from pncs_flower.simulations.models.small import build_model
+from pncs_flower.simulations.run.in_process import InProcessGrid
+from pncs_flower.simulations.run.training import evaluate
 from pncs_flower.strategies import (
     PNCS,
     ActiveFL,

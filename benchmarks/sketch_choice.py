@@ -27,10 +27,10 @@ from pncs_flower import least_aligned_subset
 from pncs_flower.similarity import layered_cosine
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.simulations.training import train
+from pncs_flower.simulations.run.in_process import InProcessGrid
+from pncs_flower.simulations.run.training import train
 from pncs_flower.sketches import parse_sketch
-from pncs_flower.strategies.pncs import PNCSRule
+from pncs_flower.strategies.rules.pncs import PNCSRule
 
 SKETCHES = (
     "layers",

@@ -11,5 +11,5 @@ __all__ = ["AgeOfUpdateQueue", "Subset", "cosine", "least_aligned_subset", "pair
 # In a source tree (checkout, editable install, Flower App Bundle) the sub-packages lie beside this
 # folder; in a wheel they lie inside it. Both read `pncs_flower.strategies`.
 _root = _Path(__file__).resolve().parent.parent
-if (_root / "strategies" / "pncs.py").is_file() and (_root / "pyproject.toml").is_file():
+if (_root / "strategies" / "selection.py").is_file() and (_root / "pyproject.toml").is_file():
     __path__.append(str(_root))

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from pncs_flower.clients.pytorch import pytorch_client
 
 from .config import Agreeing, Config, Scalar
-from .inputs import empty_model, load_inputs
-from .memory import usable_memory
+from .machine.memory import usable_memory
+from .task import empty_model, load_inputs
 
 __all__ = ["Holdings", "app"]
 

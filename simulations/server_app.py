@@ -5,10 +5,10 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from .config import Config
-from .hung_workers import stop_hung_workers
-from .report import draw_rounds, final_table, round_line
-from .results import output_path
-from .training import train
+from .machine.hung_workers import stop_hung_workers
+from .report.of_run import draw_rounds, final_table, round_line
+from .run.folder import output_path
+from .run.training import train
 
 __all__ = ["app"]
 

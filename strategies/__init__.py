@@ -1,7 +1,5 @@
 """The server side: a two-phase round around any Flower strategy, and one file for each rule."""
 
-from .active_fl import ActiveFL
-from .divfl import DivFL
 from .errors import (
     DeadWorkerError,
     EmptyRoundsError,
@@ -10,18 +8,20 @@ from .errors import (
     TooFewClientsError,
     UnsavableError,
 )
-from .fedcor import FedCor
-from .gradient_memory import GradientMemory
-from .gradient_norm import GradientNorm
-from .history import RoundRecord
-from .oort import Oort
 from .options import SelectionOptions
-from .pncs import PNCS
-from .power_of_choice import PowerOfChoice
-from .round_robin import RoundRobin
+from .record import RoundRecord
 from .rule import Choice, Round, SelectionRule
+from .rules.active_fl import ActiveFL
+from .rules.divfl import DivFL
+from .rules.fedcor import FedCor
+from .rules.gradient_memory import GradientMemory
+from .rules.gradient_norm import GradientNorm
+from .rules.oort import Oort
+from .rules.pncs import PNCS
+from .rules.power_of_choice import PowerOfChoice
+from .rules.round_robin import RoundRobin
+from .rules.uniform import UniformSelection
 from .selection import SelectionStrategy
-from .uniform import UniformSelection
 
 __all__ = [
     "PNCS",

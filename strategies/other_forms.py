@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from flwr.serverapp.strategy import Strategy
 
-from .base import averages_models
+from .base_strategy import averages_models
 from .errors import SelectionError
-from .history import RoundRecord
+from .record import RoundRecord
 
 __all__ = ["OtherForms"]
 

@@ -14,9 +14,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from pncs_flower.protocol import TICKET
 
-from .aggregation import aggregate
-from .asking import Asking
-from .base import (
+from .base_strategy import (
     check_base,
     check_evaluation,
     joins_bytes,
@@ -25,30 +23,32 @@ from .base import (
     same_for_all,
     unwrap,
 )
-from .by_layer import share_layers
 from .checks import check_whole
-from .choosing import Choosing
 from .errors import EmptyRoundsError, SelectionError
-from .evaluation import Evaluation
-from .exchange import message_like
-from .flower_releases import check_arguments
-from .grid_view import GridView
-from .history import Records, RoundRecord
-from .metrics import CommonMetrics
-from .model import Model
+from .grids.exchange import message_like
+from .grids.polling import polled
+from .grids.releases import check_arguments
+from .grids.view import GridView
 from .options import CheckedOptions, SelectionOptions
 from .other_forms import OtherForms
-from .polling import polled
-from .remembered import Remembered, Setting
-from .resumption import Resumption
-from .roster import Roster
+from .record import Records, RoundRecord
+from .replies.aggregation import aggregate
+from .replies.layers import share_layers
+from .replies.metrics import CommonMetrics
+from .replies.model import Model
+from .replies.updates import Delivery, SketchCheck, UpdateChecks
+from .resume.remembered import Remembered, Setting
+from .resume.resumption import Resumption
+from .resume.settings import settings_of
+from .round.asking import Asking
+from .round.choosing import Choosing
+from .round.evaluation import Evaluation
+from .round.roster import Roster
+from .round.selector import Plan, Selector
+from .round.training import TIMEOUT, Training, TrainingMessages
 from .rule import SelectionRule, Summary, check_rule
-from .selector import Plan, Selector
-from .settings import settings_of
 from .stopping import EvaluateFunction, Loop, ShouldStop
 from .traffic import log_traffic
-from .training import TIMEOUT, Training, TrainingMessages
-from .updates import Delivery, SketchCheck, UpdateChecks
 
 __all__ = ["SelectionStrategy"]
 

@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.common import log
 from flwr.serverapp.strategy import Result
 
-from .flower_releases import takes
+from .grids.releases import takes
 
 __all__ = ["EvaluateFunction", "Loop", "ShouldStop"]
 

@@ -4,7 +4,7 @@ from logging import INFO, WARNING
 
 from flwr.common import log
 
-from .history import RoundRecord
+from .record import RoundRecord
 
 __all__ = ["log_traffic"]
 

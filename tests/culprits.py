@@ -6,7 +6,7 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from pncs_flower.clients import summary_mod
 from pncs_flower.protocol import MARKER, SUMMARY
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 
 CULPRIT = 1
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pncs_flower.simulations.processes import adopt_orphans, descendants
+from pncs_flower.simulations.machine.processes import adopt_orphans, descendants
 
 TESTS = Path(__file__).resolve().parent
 

@@ -46,8 +46,8 @@ def test_rule_is_wrapped_as_shown(folder):
 def test_rule_runs_in_the_app_by_its_import_path(folder, tmp_path):
     from pncs_flower.simulations.client_app import app as client_app
     from pncs_flower.simulations.config import Config, default_run_config
-    from pncs_flower.simulations.in_process import InProcessGrid
-    from pncs_flower.simulations.training import train
+    from pncs_flower.simulations.run.in_process import InProcessGrid
+    from pncs_flower.simulations.run.training import train
 
     settings = {"strategy": "farthest:FarthestRule", "num-rounds": 2, "device": "cpu"}
     config = Config.from_run_config(default_run_config() | settings)

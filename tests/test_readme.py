@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from apps import numpy_app
 
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 

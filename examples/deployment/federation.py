@@ -21,7 +21,7 @@ from typing import Any, Literal, Self
 
 from credentials import Credentials
 
-from pncs_flower.simulations.processes import descendants
+from pncs_flower.simulations.machine.processes import descendants
 
 __all__ = ["CONNECTION", "Federation", "FederationError", "Isolation", "Run", "Scalar"]
 

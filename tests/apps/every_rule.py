@@ -14,7 +14,7 @@ from rounds import make_round
 
 from apps import numpy_app
 from pncs_flower.clients import SummaryMod
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import (
     PNCS,
     ActiveFL,
@@ -28,7 +28,7 @@ from pncs_flower.strategies import (
     SelectionStrategy,
     UniformSelection,
 )
-from pncs_flower.strategies.snapshot import encode
+from pncs_flower.strategies.resume.snapshot import encode
 
 CLIENTS, ROUNDS = 9, 7
 STRATEGIES = {

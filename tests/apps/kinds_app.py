@@ -5,7 +5,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 
 from apps import Mod
-from pncs_flower.strategies.decoding import read_array
+from pncs_flower.strategies.replies.arrays import read_array
 
 ARRAYS = {
     "conv.weight": np.full((3, 4), 0.5, np.float32),

@@ -20,9 +20,9 @@ from flwr.simulation import run_simulation
 
 from apps import deployed, faulty_app, numpy_app
 from pncs_flower.clients import SummaryMod
-from pncs_flower.simulations.hung_workers import stop_hung_workers
-from pncs_flower.strategies.grid_view import GridWrapper
-from pncs_flower.strategies.polling import polled
+from pncs_flower.simulations.machine.hung_workers import stop_hung_workers
+from pncs_flower.strategies.grids.polling import polled
+from pncs_flower.strategies.grids.view import GridWrapper
 
 
 class Shuffled(GridWrapper):

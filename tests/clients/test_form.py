@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.clients import SummaryMod
 from pncs_flower.protocol import LOSS, MARKER, SUMMARY, SummaryRequest
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS, GradientMemory, NoSummariesError
 
 NODE = 1000

@@ -27,7 +27,7 @@ from pncs_flower.clients.pytorch import (  # noqa: E402
     mean_loss,
     pytorch_client,
 )
-from pncs_flower.simulations.in_process import InProcessGrid  # noqa: E402
+from pncs_flower.simulations.run.in_process import InProcessGrid  # noqa: E402
 from pncs_flower.strategies import PNCS  # noqa: E402
 
 

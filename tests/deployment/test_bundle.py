@@ -12,7 +12,7 @@ import pytest
 from deployment.conftest import NUM_NODES, TESTS, start_nodes
 from federation import Federation
 
-from pncs_flower.simulations.results import read_rounds
+from pncs_flower.simulations.run.folder import read_rounds
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -13,7 +13,7 @@ import pytest
 from apps import deployed
 from deployment.conftest import NUM_NODES, Deployed, outcome, read_history
 
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 
 KILLS = int(os.environ.get("PNCS_SUPERLINK_KILLS", "1"))
 ROUNDS = 3

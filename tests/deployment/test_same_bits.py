@@ -8,7 +8,7 @@ import pytest
 from apps import deployed
 from deployment.conftest import NUM_NODES, Deployed, outcome
 
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from flwr.app import Context, RecordDict
 
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS, RoundRecord
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -135,7 +135,7 @@ def test_flwr_run_as_printed(tmp_path: Path) -> None:
     arguments = shlex.split(commands(EXAMPLES / "numpy")[1])
     code = (
         "import subprocess, sys\n"
-        "from pncs_flower.simulations.processes import adopt_orphans, stop_descendants\n"
+        "from pncs_flower.simulations.machine.processes import adopt_orphans, stop_descendants\n"
         "adopt_orphans()\n"
         "try:\n"
         "    subprocess.run(sys.argv[1:], check=True, timeout=400)\n"

@@ -16,7 +16,7 @@ from ray_process import TESTS, run_script
 
 from pncs_flower import strategies
 from pncs_flower.clients import SummaryMod, summary_mod
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS, RoundRobin, SelectionError, UniformSelection
 
 CLIENTS, SELECTED = 8, 2

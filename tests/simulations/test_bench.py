@@ -2,7 +2,7 @@
 
 import pytest
 
-from pncs_flower.simulations import bench
+from pncs_flower.simulations.cli import bench
 
 
 def test_unknown_benchmark_lists_those_that_exist():

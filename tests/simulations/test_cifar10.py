@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from torchvision.datasets import CIFAR10
 
-from pncs_flower.simulations.data import dataset_fingerprint, load_dataset
+from pncs_flower.simulations.data.datasets import dataset_fingerprint, load_dataset
 
 CLASSES = [f"class{letter}" for letter in "jihgfedcba"]  # not in alphabetical order
 

@@ -14,10 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from pncs_flower.files import write_whole
-from pncs_flower.simulations import grid_commands
 from pncs_flower.simulations.cli import app
-from pncs_flower.simulations.results import RunFolder
-from pncs_flower.strategies.history import append_json_line
+from pncs_flower.simulations.cli import sweep as grid_commands
+from pncs_flower.simulations.run.folder import RunFolder
+from pncs_flower.strategies.record import append_json_line
 
 HINT = "give the same command with --traceback"
 RUN = ["run", "--engine", "in-process", "--rounds", "2"]
@@ -118,7 +118,7 @@ def test_context_that_a_sentence_leaves_out_is_shown_with_the_traceback(tmp_path
 RULE = """
 from dataclasses import dataclass
 import numpy as np
-from pncs_flower.strategies.uniform import UniformRule
+from pncs_flower.strategies.rules.uniform import UniformRule
 
 @dataclass(frozen=True)
 class Rule(UniformRule):

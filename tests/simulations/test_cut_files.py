@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from pncs_flower.simulations.cli import app
-from pncs_flower.simulations.results import RunFolder, read_rounds
+from pncs_flower.simulations.run.folder import RunFolder, read_rounds
 
 CUTS = int(os.environ.get("PNCS_CUTS", "4"))
 RUN = ["run", "--engine", "in-process"]

@@ -13,11 +13,11 @@ from torchvision import models
 
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.cut_network import build_tail, cut_before, frozen_part
-from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.simulations.inputs import initial_model, load_inputs
-from pncs_flower.simulations.state_dict import read_state
-from pncs_flower.simulations.training import train
+from pncs_flower.simulations.models.cut_network import build_tail, cut_before, frozen_part
+from pncs_flower.simulations.models.state_dict import read_state
+from pncs_flower.simulations.run.in_process import InProcessGrid
+from pncs_flower.simulations.run.training import train
+from pncs_flower.simulations.task import initial_model, load_inputs
 
 # Of each kind of end: one linear layer, several in a row, one inside a block.
 NETWORKS = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pncs_flower.simulations.data import (
+from pncs_flower.simulations.data.datasets import (
     DEBIAN_FASHION_MNIST,
     as_float,
     dataset_fingerprint,

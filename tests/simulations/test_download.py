@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pncs_flower.simulations import data_commands
 from pncs_flower.simulations.cli import app
-from pncs_flower.simulations.download import SOURCES, Source, download
+from pncs_flower.simulations.cli import data as data_commands
+from pncs_flower.simulations.data.download import SOURCES, Source, download
 
 CONTENT = b"some examples" * 1000
 

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pncs_flower.simulations import training
-from pncs_flower.simulations.cell_file import read_cell
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.early_stopping import best_round, stop_note
-from pncs_flower.simulations.grid import Grid
-from pncs_flower.simulations.grid_results import read_results
-from pncs_flower.simulations.grid_run import run_grid
-from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.simulations.report import final_table
-from pncs_flower.simulations.results import CHECKPOINT, read_rounds
-from pncs_flower.simulations.training import train
+from pncs_flower.simulations.report.of_run import final_table
+from pncs_flower.simulations.run import training
+from pncs_flower.simulations.run.early_stopping import best_round, stop_note
+from pncs_flower.simulations.run.folder import CHECKPOINT, read_rounds
+from pncs_flower.simulations.run.in_process import InProcessGrid
+from pncs_flower.simulations.run.training import train
+from pncs_flower.simulations.sweep.cell_file import read_cell
+from pncs_flower.simulations.sweep.results import read_results
+from pncs_flower.simulations.sweep.run import run_grid
+from pncs_flower.simulations.sweep.sweep import Grid
 
 ACCURACIES = [0.1, 0.2, 0.5, 0.4, 0.5, 0.45, 0.6, 0.1, 0.1, 0.1, 0.1]
 

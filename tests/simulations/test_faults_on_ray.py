@@ -21,7 +21,7 @@ from apps import deployed, faulty_app
 from deployment.conftest import read_history
 from ray_process import on_ray
 
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 
 pytestmark = [
     pytest.mark.slow,

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.gpu_memory import (
+from pncs_flower.simulations.run.gpu_memory import (
     check_gpu_memory,
     estimate_memory,
     free_gpu_memory,
 )
-from pncs_flower.simulations.inputs import load_inputs
-from pncs_flower.simulations.preflight import Machine, Placement, check_run
+from pncs_flower.simulations.run.preflight import Machine, Placement, check_run
+from pncs_flower.simulations.task import load_inputs
 
 CONFIG = replace(Config.from_run_config(default_run_config()), strategy="uniform")
 INPUTS = load_inputs(CONFIG)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pncs_flower.simulations.config import APP_DIRECTORY
-from pncs_flower.simulations.grid import Grid
-from pncs_flower.simulations.grid_file import read_grid
-from pncs_flower.simulations.report_plan import Report, check_claim
+from pncs_flower.simulations.sweep.file import read_grid
+from pncs_flower.simulations.sweep.plan import Report, check_claim
+from pncs_flower.simulations.sweep.sweep import Grid
 
 EXPERIMENTS = sorted((APP_DIRECTORY / "experiments").glob("*.toml"))
 

@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pncs_flower.simulations import grid_run
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.config import Scalar
-from pncs_flower.simulations.grid import Cell, Grid
-from pncs_flower.simulations.grid_run import run_grid
-from pncs_flower.strategies.lock import hold_folder
+from pncs_flower.simulations.sweep import run as grid_run
+from pncs_flower.simulations.sweep.run import run_grid
+from pncs_flower.simulations.sweep.sweep import Cell, Grid
+from pncs_flower.strategies.resume.lock import hold_folder
 
 GRID = Grid("a grid", ("uniform",), clients=5, seeds=1, settings={"num-rounds": 1, "device": "cpu"})
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pncs_flower.simulations import grid_figures
-from pncs_flower.simulations.claims import judge
 from pncs_flower.simulations.cli import app
-from pncs_flower.simulations.grid import Grid
-from pncs_flower.simulations.grid_report import write_report
-from pncs_flower.simulations.grid_results import GridResults, Run, read_results
-from pncs_flower.simulations.grid_run import run_grid
+from pncs_flower.simulations.report import figures as grid_figures
+from pncs_flower.simulations.report.of_sweep import write_report
+from pncs_flower.simulations.sweep.claims import judge
+from pncs_flower.simulations.sweep.results import GridResults, Run, read_results
+from pncs_flower.simulations.sweep.run import run_grid
+from pncs_flower.simulations.sweep.sweep import Grid
 
 QUEUES = Grid(
     "queues",

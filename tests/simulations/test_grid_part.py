@@ -5,10 +5,10 @@ import re
 import pytest
 
 from pncs_flower.simulations.config import APP_DIRECTORY
-from pncs_flower.simulations.grid import Grid
-from pncs_flower.simulations.grid_file import read_grid
-from pncs_flower.simulations.grid_part import part_of
-from pncs_flower.simulations.report_plan import Report
+from pncs_flower.simulations.sweep.file import read_grid
+from pncs_flower.simulations.sweep.part import part_of
+from pncs_flower.simulations.sweep.plan import Report
+from pncs_flower.simulations.sweep.sweep import Grid
 
 
 def experiment(name: str) -> Grid:

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pncs_flower.simulations.claims import judge
-from pncs_flower.simulations.grid_results import (
+from pncs_flower.simulations.sweep.claims import judge
+from pncs_flower.simulations.sweep.results import (
     GridResults,
     Run,
     compare,

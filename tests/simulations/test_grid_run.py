@@ -20,16 +20,16 @@ import pytest
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
-from pncs_flower.simulations import grid_run
 from pncs_flower.simulations.cli import app
-from pncs_flower.simulations.grid import Cell, Grid
-from pncs_flower.simulations.grid_commands import EXPERIMENTS, TABLE1
-from pncs_flower.simulations.grid_figures import _draw_line
-from pncs_flower.simulations.grid_report import write_report
-from pncs_flower.simulations.grid_results import Run, read_results
-from pncs_flower.simulations.grid_run import run_grid
-from pncs_flower.simulations.report_plan import Report
-from pncs_flower.simulations.results import read_rounds
+from pncs_flower.simulations.cli.sweep import EXPERIMENTS, TABLE1
+from pncs_flower.simulations.report.figures import _draw_line
+from pncs_flower.simulations.report.of_sweep import write_report
+from pncs_flower.simulations.run.folder import read_rounds
+from pncs_flower.simulations.sweep import run as grid_run
+from pncs_flower.simulations.sweep.plan import Report
+from pncs_flower.simulations.sweep.results import Run, read_results
+from pncs_flower.simulations.sweep.run import run_grid
+from pncs_flower.simulations.sweep.sweep import Cell, Grid
 
 NEEDS_CHROMIUM = pytest.mark.skipif(
     shutil.which("chromium") is None, reason="needs Debian's package chromium"

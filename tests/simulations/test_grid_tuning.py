@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pncs_flower.simulations import grid_run
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.grid import Cell, Grid
-from pncs_flower.simulations.grid_run import run_grid
-from pncs_flower.simulations.grid_tuning import choose_rates, tuning_cells, with_rates
-from pncs_flower.simulations.inputs import load_inputs
+from pncs_flower.simulations.sweep import run as grid_run
+from pncs_flower.simulations.sweep.run import run_grid
+from pncs_flower.simulations.sweep.sweep import Cell, Grid
+from pncs_flower.simulations.sweep.tuning import choose_rates, tuning_cells, with_rates
+from pncs_flower.simulations.task import load_inputs
 from pncs_flower.strategies import SelectionError
 
 GRID = Grid(

@@ -13,11 +13,11 @@ from images import write_images
 from torchvision import models
 
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.data import load_dataset
-from pncs_flower.simulations.feature_study import Observations, observe_pairs
-from pncs_flower.simulations.grid import Grid
-from pncs_flower.simulations.grid_run import run_grid
-from pncs_flower.simulations.inputs import Inputs, inputs_fingerprint, load_inputs
+from pncs_flower.simulations.data.datasets import load_dataset
+from pncs_flower.simulations.study.observe import Observations, observe_pairs
+from pncs_flower.simulations.sweep.run import run_grid
+from pncs_flower.simulations.sweep.sweep import Grid
+from pncs_flower.simulations.task import Inputs, inputs_fingerprint, load_inputs
 
 NETWORK = "torchvision/mobilenet_v3_small"
 KINDS: dict[str, dict[str, Any]] = {

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pncs_flower.simulations import client_app
-from pncs_flower.simulations.memory import usable_memory
+from pncs_flower.simulations.machine.memory import usable_memory
 
 V1_UNLIMITED = "9223372036854771712"
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pncs_flower.layers import group_layers
-from pncs_flower.simulations.models import TORCHVISION, build_model
+from pncs_flower.simulations.models.small import TORCHVISION, build_model
 
 LAYERS = {
     "linear": ["fc"],

@@ -11,10 +11,10 @@ from flwr.serverapp.strategy import FedAvg
 from typer.testing import CliRunner
 
 from pncs_flower.simulations.cli import app
+from pncs_flower.simulations.cli.console import parse_setting
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.console import parse_setting
-from pncs_flower.simulations.grid import Grid
-from pncs_flower.simulations.grid_file import read_grid
+from pncs_flower.simulations.sweep.file import read_grid
+from pncs_flower.simulations.sweep.sweep import Grid
 from pncs_flower.simulations.toml_file import read_toml
 from pncs_flower.strategies import RoundRobin
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pncs_flower.simulations.partitions import partition_examples
+from pncs_flower.simulations.data.partitions import partition_examples
 
 # 10 classes of unequal size, 20 to 29 examples, in no order.
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), np.arange(20, 30)))

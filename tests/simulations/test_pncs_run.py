@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pncs_flower.simulations.guardian import marked
-from pncs_flower.simulations.processes import adopt_orphans, descendants
+from pncs_flower.simulations.machine.processes import adopt_orphans, descendants
+from pncs_flower.simulations.machine.watchdog import marked
 
 PNCS = [sys.executable, "-c", "from pncs_flower.simulations.cli import main; main()", "run"]
 
@@ -100,7 +100,7 @@ def test_run_behind_a_proxy_with_a_long_temporary_folder_is_no_other(tmp_path: P
 RULE = """
 from dataclasses import dataclass
 import numpy as np
-from pncs_flower.strategies.uniform import UniformRule
+from pncs_flower.strategies.rules.uniform import UniformRule
 
 @dataclass(frozen=True)
 class Rule(UniformRule):

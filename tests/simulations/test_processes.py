@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from pncs_flower.simulations.guardian import marked
-from pncs_flower.simulations.processes import adopt_orphans, descendants
+from pncs_flower.simulations.machine.processes import adopt_orphans, descendants
+from pncs_flower.simulations.machine.watchdog import marked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans on")
 
 START_AND_STOP = """
 import os, subprocess, sys, time
-from pncs_flower.simulations.processes import adopt_orphans, descendants, stop_descendants
+from pncs_flower.simulations.machine.processes import adopt_orphans, descendants, stop_descendants
 adopt_orphans()
 subprocess.run(["sh", "-c", sys.argv[1]])
 deadline = time.monotonic() + 5
@@ -51,7 +51,7 @@ def test_orphans_are_found_and_stopped(command: str) -> None:
 
 INTERRUPTED = """
 import os, signal, sys
-from pncs_flower.simulations.processes import exit_on_signals
+from pncs_flower.simulations.machine.processes import exit_on_signals
 with exit_on_signals():
     try:
         os.kill(os.getpid(), int(sys.argv[1]))
@@ -75,7 +75,8 @@ def test_exit_code_is_the_signals_whatever_a_library_makes_of_it(
 RUN = """
 import os, signal, subprocess, sys
 from pathlib import Path
-from pncs_flower.simulations import flower_run, processes
+from pncs_flower.simulations.run import flower as flower_run
+from pncs_flower.simulations.machine import processes
 
 class Flower:
     def __init__(self, home):

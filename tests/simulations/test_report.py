@@ -9,8 +9,8 @@ from matplotlib import image
 from rich.console import Console
 
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.report import draw_rounds, final_table, round_line
-from pncs_flower.simulations.results import ROUNDS, RunFolder, output_path, read_rounds
+from pncs_flower.simulations.report.of_run import draw_rounds, final_table, round_line
+from pncs_flower.simulations.run.folder import ROUNDS, RunFolder, output_path, read_rounds
 
 CONFIG = Config.from_run_config(default_run_config())
 

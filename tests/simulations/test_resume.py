@@ -15,11 +15,11 @@ import pytest
 
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.simulations.processes import adopt_orphans, descendants, stop_descendants
-from pncs_flower.simulations.results import RunFolder, read_rounds
-from pncs_flower.simulations.run_settings import keep_settings
-from pncs_flower.simulations.training import train
+from pncs_flower.simulations.machine.processes import adopt_orphans, descendants, stop_descendants
+from pncs_flower.simulations.run.folder import RunFolder, read_rounds
+from pncs_flower.simulations.run.in_process import InProcessGrid
+from pncs_flower.simulations.run.settings import keep_settings
+from pncs_flower.simulations.run.training import train
 
 PNCS = [sys.executable, "-c", "from pncs_flower.simulations.cli import main; main()", "run"]
 CLIENTS, ROUNDS = 6, 8

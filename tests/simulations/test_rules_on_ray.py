@@ -15,8 +15,8 @@ from ray_process import on_ray as run_on_ray
 
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.simulations.training import train
+from pncs_flower.simulations.run.in_process import InProcessGrid
+from pncs_flower.simulations.run.training import train
 
 PNCS = [sys.executable, "-c", "from pncs_flower.simulations.cli import main; main()", "run"]
 ROUNDS, CLIENTS = 5, 8

@@ -9,11 +9,11 @@ from images import write_images
 from typer.testing import CliRunner, Result
 
 from pncs_flower.files import PARTIAL
-from pncs_flower.simulations import run_settings
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.config import CHOICES, Config, default_run_config
-from pncs_flower.simulations.results import RunFolder, output_path
-from pncs_flower.simulations.run_settings import (
+from pncs_flower.simulations.run import settings as run_settings
+from pncs_flower.simulations.run.folder import RunFolder, output_path
+from pncs_flower.simulations.run.settings import (
     CHANGEABLE,
     SETTINGS,
     keep_settings,

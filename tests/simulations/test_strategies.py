@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pncs_flower.simulations.config import Config, default_run_config, unused_settings
-from pncs_flower.simulations.strategies import build_strategy
+from pncs_flower.simulations.run.strategy import build_strategy
 from pncs_flower.strategies import SelectionStrategy
 
 
@@ -70,7 +70,7 @@ def test_import_path_that_leads_to_no_rule_is_refused(
     (tmp_path / "needy_rules.py").write_text("import no_such")
     (tmp_path / "picky_rules.py").write_text(
         "from pncs_flower.strategies import UniformSelection\n"
-        "from pncs_flower.strategies.uniform import UniformRule\n"
+        "from pncs_flower.strategies.rules.uniform import UniformRule\n"
         "class Picky(UniformRule):\n"
         "    def __init__(self, num_selected, how): ...\n"
     )

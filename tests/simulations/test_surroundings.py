@@ -7,7 +7,8 @@ from urllib.request import getproxies_environment, proxy_bypass_environment
 
 import pytest
 
-from pncs_flower.simulations import flower_run, surroundings
+from pncs_flower.simulations import surroundings
+from pncs_flower.simulations.run import flower as flower_run
 from pncs_flower.simulations.surroundings import LONGEST, short_folder, without_proxy_here
 
 PROXIES = ("http_proxy", "HTTP_PROXY", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")

@@ -19,25 +19,25 @@ from pncs_flower.files import PARTIAL
 from pncs_flower.protocol import client_order
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.feature_study import (
-    observe_pairs,
-    read_observations,
-    write_observations,
-)
-from pncs_flower.simulations.inputs import initial_model, load_inputs
-from pncs_flower.simulations.pair_features import FEATURES, client_pairs, pair_features
-from pncs_flower.simulations.pair_model import (
+from pncs_flower.simulations.data.partitions import partition_examples
+from pncs_flower.simulations.study.features import FEATURES, client_pairs, pair_features
+from pncs_flower.simulations.study.model import (
     PairModel,
     fit_pair_model,
     label_pairs,
     relative_losses,
 )
-from pncs_flower.simulations.pair_rule import PairRule
-from pncs_flower.simulations.partitions import partition_examples
-from pncs_flower.simulations.table1 import Study, run_study
+from pncs_flower.simulations.study.observe import (
+    observe_pairs,
+    read_observations,
+    write_observations,
+)
+from pncs_flower.simulations.study.rule import PairRule
+from pncs_flower.simulations.study.study import Study, run_study
+from pncs_flower.simulations.task import initial_model, load_inputs
 from pncs_flower.strategies import Round
-from pncs_flower.strategies.lock import holding
-from pncs_flower.strategies.pncs import PNCSRule
+from pncs_flower.strategies.resume.lock import holding
+from pncs_flower.strategies.rules.pncs import PNCSRule
 
 
 def gradients(clients: int = 4, size: int = 30) -> np.ndarray:

@@ -13,11 +13,11 @@ from flwr.app import Context, Message
 from pncs_flower.simulations.client_app import Holdings
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import CHOICES, Config, default_run_config
-from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.simulations.models import build_model
-from pncs_flower.simulations.results import read_rounds
-from pncs_flower.simulations.strategies import build_strategy
-from pncs_flower.simulations.training import train
+from pncs_flower.simulations.models.small import build_model
+from pncs_flower.simulations.run.folder import read_rounds
+from pncs_flower.simulations.run.in_process import InProcessGrid
+from pncs_flower.simulations.run.strategy import build_strategy
+from pncs_flower.simulations.run.training import train
 from pncs_flower.strategies import EmptyRoundsError, SelectionError
 
 

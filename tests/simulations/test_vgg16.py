@@ -14,16 +14,16 @@ from torchvision.models import vgg16 as torchvision_vgg16
 
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.frozen import load_frozen
-from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.simulations.inputs import _starts_at_random, initial_model, load_inputs
-from pncs_flower.simulations.training import train
-from pncs_flower.simulations.vgg16 import (
+from pncs_flower.simulations.models.frozen import load_frozen
+from pncs_flower.simulations.models.vgg16 import (
     build_last_layers,
     frozen_layers,
     normalize,
     read_weights,
 )
+from pncs_flower.simulations.run.in_process import InProcessGrid
+from pncs_flower.simulations.run.training import train
+from pncs_flower.simulations.task import _starts_at_random, initial_model, load_inputs
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,7 @@ def test_the_last_layer_depends_on_the_seed(make: Make) -> None:
 
 
 def test_features_are_computed_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pncs_flower.simulations import frozen
+    from pncs_flower.simulations.models import frozen
 
     first = load_frozen(make())
     frozen._load_vgg16.cache_clear()  # as a new process would
@@ -203,7 +203,7 @@ def test_other_weights_have_a_place_of_their_own(make: Make, tmp_path: Path) -> 
 
 
 def test_a_damaged_cache_is_refused(make: Make, tmp_path: Path) -> None:
-    from pncs_flower.simulations import frozen
+    from pncs_flower.simulations.models import frozen
 
     load_frozen(make())
     frozen._load_vgg16.cache_clear()

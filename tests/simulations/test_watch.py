@@ -9,8 +9,8 @@ import pytest
 
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.simulations.training import train
+from pncs_flower.simulations.run.in_process import InProcessGrid
+from pncs_flower.simulations.run.training import train
 
 
 def run(output: Path, clients: int = 5, **settings: Any) -> list[dict[str, Any]]:

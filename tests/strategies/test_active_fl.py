@@ -8,7 +8,7 @@ import pytest
 from rounds import make_round
 
 from pncs_flower.strategies import Choice
-from pncs_flower.strategies.active_fl import ActiveFLRule
+from pncs_flower.strategies.rules.active_fl import ActiveFLRule
 
 TEN = [str(k) for k in range(10)]
 

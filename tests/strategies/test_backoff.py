@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.clients import SummaryMod
 from pncs_flower.protocol import MARKER, SUMMARIZE, TRAIN
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import (
     PNCS,
     ActiveFL,
@@ -27,8 +27,8 @@ from pncs_flower.strategies import (
     SelectionStrategy,
     UniformSelection,
 )
-from pncs_flower.strategies.backoff import Backoff
-from pncs_flower.strategies.history import RoundRecord
+from pncs_flower.strategies.record import RoundRecord
+from pncs_flower.strategies.round.backoff import Backoff
 
 STRATEGIES = {
     "PNCS": PNCS,

@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 
 from pncs_flower import strategies
 from pncs_flower.clients import SummaryMod, summary_mod
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import (
     PNCS,
     ActiveFL,
@@ -25,7 +25,7 @@ from pncs_flower.strategies import (
     TooFewClientsError,
     UniformSelection,
 )
-from pncs_flower.strategies.uniform import UniformRule
+from pncs_flower.strategies.rules.uniform import UniformRule
 
 
 def start(strategy, clients: int = 4):

@@ -23,7 +23,7 @@ from flwr.serverapp.strategy import (
 )
 
 from pncs_flower.clients import summary_mod
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import Choice, RoundRobin, SelectionRule, SelectionStrategy
 from pncs_flower.strategies.errors import UnsavableError
 

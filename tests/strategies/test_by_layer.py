@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import (
 
 from pncs_flower import least_aligned_subset, pairwise_cosine
 from pncs_flower.clients import summary_mod
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS
 
 CLIENTS, SELECTED, LR = 8, 2, np.float32(0.5)

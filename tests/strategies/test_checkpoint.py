@@ -21,15 +21,15 @@ from flwr.serverapp.strategy import (
 )
 
 from pncs_flower.clients import summary_mod
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import (
     GradientMemory,
     RoundRobin,
     SelectionError,
     UniformSelection,
-    history,
+    record,
 )
-from pncs_flower.strategies.history import append_json_line
+from pncs_flower.strategies.record import append_json_line
 
 TESTS = Path(__file__).resolve().parent.parent
 KILLS = int(os.environ.get("PNCS_KILLS", "4"))
@@ -175,14 +175,14 @@ def test_full_disk_costs_the_checkpoint_but_not_the_run(tmp_path, monkeypatch):
 
 def test_full_disk_costs_the_line_of_a_history_but_not_the_run(tmp_path, monkeypatch):
     path = tmp_path / "history.jsonl"
-    append = history._append
+    append = record._append
 
     def full(path, line):
         if json.loads(line)["round"] == 2:
             raise OSError(28, "No space left on device")
         append(path, line)
 
-    monkeypatch.setattr(history, "_append", full)
+    monkeypatch.setattr(record, "_append", full)
     strategy = RoundRobin(FedAvg(fraction_evaluate=0.0), history_path=path, seed=3)
     grid = InProcessGrid(numpy_app.make_app(summary_mod), 6)
     strategy.start(grid, numpy_app.initial_arrays(), num_rounds=3)
@@ -193,7 +193,7 @@ def test_full_disk_costs_the_line_of_a_history_but_not_the_run(tmp_path, monkeyp
 
 def test_line_that_did_not_fit_on_a_full_disk_is_written_as_soon_as_it_does(tmp_path, monkeypatch):
     path = tmp_path / "history.jsonl"
-    append, tries = history._append, []
+    append, tries = record._append, []
 
     def full_once(path, line):
         tries.append(json.loads(line)["round"])
@@ -202,7 +202,7 @@ def test_line_that_did_not_fit_on_a_full_disk_is_written_as_soon_as_it_does(tmp_
             raise OSError(28, "No space left on device", str(path))
         append(path, line)
 
-    monkeypatch.setattr(history, "_append", full_once)
+    monkeypatch.setattr(record, "_append", full_once)
     strategy = RoundRobin(FedAvg(), history_path=path, seed=3)
     grid = InProcessGrid(numpy_app.make_app(summary_mod), 6)
     strategy.start(grid, numpy_app.initial_arrays(), num_rounds=3)

@@ -15,8 +15,9 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from pncs_flower.clients import summary_mod
 from pncs_flower.files import write_whole
-from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.strategies import GradientMemory, RoundRobin, checkpoint
+from pncs_flower.simulations.run.in_process import InProcessGrid
+from pncs_flower.strategies import GradientMemory, RoundRobin
+from pncs_flower.strategies.resume import checkpoint
 
 CUTS = int(os.environ.get("PNCS_CUTS", "5"))
 ROUNDS = 5

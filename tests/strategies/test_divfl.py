@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rounds import make_round
 
-from pncs_flower.strategies.divfl import DivFLRule, facility_location, pairwise_distances
-from pncs_flower.strategies.selector import Selector
+from pncs_flower.strategies.round.selector import Selector
+from pncs_flower.strategies.rules.divfl import DivFLRule, facility_location, pairwise_distances
 
 
 def summaries(vectors: dict[str, list[float]]) -> dict:
@@ -34,7 +34,7 @@ def test_distances_are_not_squared() -> None:
 def test_blocks_of_coordinates_add_up(monkeypatch) -> None:
     vectors = np.random.default_rng(0).normal(size=(5, 103))
     expected = [[np.linalg.norm(a - b) for a in vectors] for b in vectors]
-    monkeypatch.setattr("pncs_flower.strategies.divfl._BLOCK", 50)
+    monkeypatch.setattr("pncs_flower.strategies.rules.divfl._BLOCK", 50)
     np.testing.assert_allclose(pairwise_distances(vectors), expected, rtol=1e-14, atol=0)
 
 

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import (
 )
 
 from pncs_flower.clients import summary_mod
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS
 
 APPS = {"numpy": numpy_app, "scikit-learn": sklearn_app, "client_fn": client_fn_app}

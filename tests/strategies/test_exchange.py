@@ -5,8 +5,8 @@ from apps import numpy_app
 from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.server.superlink.linkstate.utils import MESSAGE_UNAVAILABLE_ERROR_REASON
 
-from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.strategies.exchange import content_bytes, exchange, shortened, sort_replies
+from pncs_flower.simulations.run.in_process import InProcessGrid
+from pncs_flower.strategies.grids.exchange import content_bytes, exchange, shortened, sort_replies
 
 
 def sent_messages(count: int) -> list[Message]:

@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 
 from pncs_flower.clients import SummaryMod, summary_mod
 from pncs_flower.protocol import MARKER
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import (
     PNCS,
     DeadWorkerError,
@@ -20,7 +20,7 @@ from pncs_flower.strategies import (
     NoSummariesError,
     RoundRobin,
 )
-from pncs_flower.strategies.polling import PollingGrid
+from pncs_flower.strategies.grids.polling import PollingGrid
 
 
 def forged_header(summary):

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from rounds import make_round
 
 from pncs_flower.strategies import FedCor
-from pncs_flower.strategies.fedcor import SCHEDULES, FedCorRule, Schedule, greedy
-from pncs_flower.strategies.selector import Selector
-from pncs_flower.strategies.uniform import UniformRule
+from pncs_flower.strategies.round.selector import Selector
+from pncs_flower.strategies.rules.fedcor import SCHEDULES, FedCorRule, Schedule, greedy
+from pncs_flower.strategies.rules.uniform import UniformRule
 
 QUICK = Schedule(warm_up=3, interval=4, annealing=0.9, discount=0.5)
 EIGHT = [str(k) for k in range(8)]

@@ -8,11 +8,11 @@ from apps import numpy_app
 from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.clients import summary_mod
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import GradientMemory
-from pncs_flower.strategies.gradient_memory import GradientMemoryRule
-from pncs_flower.strategies.selector import Selector
-from pncs_flower.strategies.uniform import UniformRule
+from pncs_flower.strategies.round.selector import Selector
+from pncs_flower.strategies.rules.gradient_memory import GradientMemoryRule
+from pncs_flower.strategies.rules.uniform import UniformRule
 
 LAYERS = "layers"
 

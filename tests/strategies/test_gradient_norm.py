@@ -5,7 +5,7 @@ import pytest
 from rounds import make_round
 
 from pncs_flower.sketches import Norm, parse_sketch
-from pncs_flower.strategies.gradient_norm import GradientNormRule
+from pncs_flower.strategies.rules.gradient_norm import GradientNormRule
 
 
 def test_norm_is_one_number_of_four_bytes() -> None:

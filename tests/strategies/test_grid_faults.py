@@ -11,9 +11,9 @@ from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.clients import summary_mod
 from pncs_flower.protocol import MARKER
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS, RoundRobin, TooFewClientsError
-from pncs_flower.strategies.grid_view import GridWrapper
+from pncs_flower.strategies.grids.view import GridWrapper
 
 PHASES = {"summarize": "pre-round", "train": "training"}
 CULPRIT = 1

@@ -6,11 +6,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.clients import summary_mod
-from pncs_flower.simulations.in_process import InProcessGrid
-from pncs_flower.strategies import PNCS, TooFewClientsError, grid_view
-from pncs_flower.strategies.grid_view import GridView, GridWrapper
-from pncs_flower.strategies.polling import PollingGrid
-from pncs_flower.strategies.proxy_grid import ProxyGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
+from pncs_flower.strategies import PNCS, TooFewClientsError
+from pncs_flower.strategies.grids import view as grid_view
+from pncs_flower.strategies.grids.polling import PollingGrid
+from pncs_flower.strategies.grids.view import GridView, GridWrapper
+from pncs_flower.strategies.legacy.grid import ProxyGrid
 
 has_nodes = pytest.mark.skipif(
     not hasattr(Grid, "get_nodes"), reason="grids have no get_nodes before Flower 1.42"

@@ -22,7 +22,7 @@ from flwr.serverapp.strategy import (
 
 from pncs_flower.clients import summary_mod
 from pncs_flower.protocol import LOST, MARKER, SUMMARY
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import (
     PNCS,
     ActiveFL,

@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.clients import summary_mod
 from pncs_flower.protocol import INTRODUCE, MARKER
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import (
     PNCS,
     GradientMemory,
@@ -18,9 +18,9 @@ from pncs_flower.strategies import (
     SelectionStrategy,
     TooFewClientsError,
 )
-from pncs_flower.strategies.history import RoundRecord
-from pncs_flower.strategies.polling import PollingGrid
-from pncs_flower.strategies.roster import Roster
+from pncs_flower.strategies.grids.polling import PollingGrid
+from pncs_flower.strategies.record import RoundRecord
+from pncs_flower.strategies.round.roster import Roster
 from pncs_flower.strategies.rules import GradientMemoryRule
 
 NEVER = 1e9

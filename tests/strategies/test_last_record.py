@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 
 from pncs_flower.clients import summary_mod
 from pncs_flower.protocol import MARKER
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import (
     PNCS,
     Choice,
@@ -25,7 +25,7 @@ from pncs_flower.strategies import (
     SelectionStrategy,
     TooFewClientsError,
 )
-from pncs_flower.strategies.checkpoint import CheckpointFolder
+from pncs_flower.strategies.resume.checkpoint import CheckpointFolder
 
 ROUND = 2  # in which something happens
 

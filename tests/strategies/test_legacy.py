@@ -33,7 +33,7 @@ from flwr.serverapp.strategy import FedAvg
 from pncs_flower.clients import SummaryMod, summary_mod
 from pncs_flower.clients.legacy import SummaryClient
 from pncs_flower.protocol import MARKER
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import (
     PNCS,
     EmptyRoundsError,

@@ -8,7 +8,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.clients import SummaryMod
 from pncs_flower.clients.privacy import SketchNoise
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS, GradientMemory, TooFewClientsError
 
 

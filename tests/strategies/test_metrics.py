@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import (
 )
 
 from pncs_flower.clients import summary_mod
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS, EmptyRoundsError, Oort, RoundRobin, SelectionError
 
 NAN, INF = float("nan"), float("inf")

@@ -8,7 +8,7 @@ import pytest
 from rounds import make_round
 
 from pncs_flower.strategies import SelectionError
-from pncs_flower.strategies.oort import OortRule
+from pncs_flower.strategies.rules.oort import OortRule
 
 
 def state_with(utilities: dict[str, float], **other) -> dict:

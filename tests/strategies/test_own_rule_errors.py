@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.clients import summary_mod
 from pncs_flower.protocol import SummaryRequest
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import (
     Choice,
     EmptyRoundsError,

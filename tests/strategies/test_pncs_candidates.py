@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from rounds import make_round
 
-from pncs_flower.strategies.pncs import PNCSRule
-from pncs_flower.strategies.selector import Selector
+from pncs_flower.strategies.round.selector import Selector
+from pncs_flower.strategies.rules.pncs import PNCSRule
 
 CLIENTS = [str(k) for k in range(7)]
 

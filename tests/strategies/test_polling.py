@@ -12,9 +12,9 @@ from flwr.superlink.grid.http_grid import HttpGrid
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
 from pncs_flower.clients import summary_mod
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS, RoundRobin
-from pncs_flower.strategies.polling import PollingGrid, polled
+from pncs_flower.strategies.grids.polling import PollingGrid, polled
 
 
 class Slow(InProcessGrid):

@@ -8,7 +8,7 @@ import pytest
 from rounds import make_round
 
 from pncs_flower.protocol import SummaryRequest
-from pncs_flower.strategies.power_of_choice import PowerOfChoiceRule
+from pncs_flower.strategies.rules.power_of_choice import PowerOfChoiceRule
 
 
 def told(losses: dict[str, float]) -> dict:

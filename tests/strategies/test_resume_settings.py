@@ -15,10 +15,10 @@ from flwr.serverapp.strategy import (
 )
 
 from pncs_flower.clients import summary_mod
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS, RoundRobin
 from pncs_flower.strategies.options import CheckedOptions
-from pncs_flower.strategies.settings import MAY_DIFFER
+from pncs_flower.strategies.resume.settings import MAY_DIFFER
 
 
 def start(folder: Any, base: Any = None, kind: Any = PNCS, rounds: int = 1, **given: Any):
@@ -159,9 +159,9 @@ def test_many_differences_are_told_in_a_few_words(tmp_path):
 
 
 def test_run_of_another_release_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("pncs_flower.strategies.settings.version", lambda name: "0.1.0")
+    monkeypatch.setattr("pncs_flower.strategies.resume.settings.version", lambda name: "0.1.0")
     start(tmp_path)
-    monkeypatch.setattr("pncs_flower.strategies.settings.version", lambda name: "0.0.1")
+    monkeypatch.setattr("pncs_flower.strategies.resume.settings.version", lambda name: "0.0.1")
     refusal = r"\(release of pncs-flower: saved '0\.1\.0', given '0\.0\.1'\)"
     with pytest.raises(ValueError, match=refusal):
         start(tmp_path, rounds=2)

@@ -7,7 +7,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx
 
 from pncs_flower.clients import SummaryMod, summary_mod
 from pncs_flower.protocol import MARKER
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS, GradientMemory, UniformSelection
 
 ROUNDS, CLIENTS = 8, 7

@@ -8,11 +8,11 @@ from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.clients import summary_mod
 from pncs_flower.protocol import MARKER
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS, SelectionError, TooFewClientsError
-from pncs_flower.strategies import roster as module
-from pncs_flower.strategies.history import RoundRecord
-from pncs_flower.strategies.roster import Roster
+from pncs_flower.strategies.record import RoundRecord
+from pncs_flower.strategies.round import roster as module
+from pncs_flower.strategies.round.roster import Roster
 
 
 class LateGrid(InProcessGrid):

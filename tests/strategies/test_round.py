@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedAvg
 from pncs_flower import least_aligned_subset, pairwise_cosine
 from pncs_flower.clients import SummaryMod, summary_mod
 from pncs_flower.layers import choose_layers
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS, RoundRobin, UniformSelection
 
 ROUNDS, CLIENTS, SELECTED = 20, 10, 2

@@ -6,20 +6,20 @@ from apps import numpy_app
 from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.clients import summary_mod
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.sketches import parse_sketch
 from pncs_flower.strategies import SelectionStrategy
-from pncs_flower.strategies.active_fl import ActiveFLRule
-from pncs_flower.strategies.divfl import DivFLRule
-from pncs_flower.strategies.fedcor import FedCorRule, Schedule
-from pncs_flower.strategies.gradient_norm import GradientNormRule
-from pncs_flower.strategies.oort import OortRule
-from pncs_flower.strategies.pncs import PNCSRule
-from pncs_flower.strategies.power_of_choice import PowerOfChoiceRule
-from pncs_flower.strategies.round_robin import RoundRobinRule
+from pncs_flower.strategies.round.selector import Selector
 from pncs_flower.strategies.rule import Choice, SelectionRule
-from pncs_flower.strategies.selector import Selector
-from pncs_flower.strategies.uniform import UniformRule
+from pncs_flower.strategies.rules.active_fl import ActiveFLRule
+from pncs_flower.strategies.rules.divfl import DivFLRule
+from pncs_flower.strategies.rules.fedcor import FedCorRule, Schedule
+from pncs_flower.strategies.rules.gradient_norm import GradientNormRule
+from pncs_flower.strategies.rules.oort import OortRule
+from pncs_flower.strategies.rules.pncs import PNCSRule
+from pncs_flower.strategies.rules.power_of_choice import PowerOfChoiceRule
+from pncs_flower.strategies.rules.round_robin import RoundRobinRule
+from pncs_flower.strategies.rules.uniform import UniformRule
 
 # Two axes and their opposites: at any p, opposites have similarity -1 and the others 0.
 CROSS = {

@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedAvg  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from pncs_flower.clients.pytorch import pytorch_client  # noqa: E402
-from pncs_flower.simulations.in_process import InProcessGrid  # noqa: E402
+from pncs_flower.simulations.run.in_process import InProcessGrid  # noqa: E402
 from pncs_flower.strategies import (  # noqa: E402
     PNCS,
     ActiveFL,
@@ -25,7 +25,7 @@ from pncs_flower.strategies import (  # noqa: E402
     RoundRecord,
     SelectionStrategy,
 )
-from pncs_flower.strategies.fedcor import Schedule  # noqa: E402
+from pncs_flower.strategies.rules.fedcor import Schedule  # noqa: E402
 
 CLIENTS, ROUNDS, SELECTED = 6, 5, 2
 SCHEDULE = Schedule(warm_up=1, interval=3, annealing=0.9, discount=0.9)

@@ -9,7 +9,7 @@ from flwr.common import parameters_to_ndarrays
 from flwr.server import LegacyContext, ServerConfig
 from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS
 from pncs_flower.strategies.legacy import LegacySelection
 

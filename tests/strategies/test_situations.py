@@ -21,7 +21,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from pncs_flower.clients import summary_mod
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import (
     PNCS,
     GradientMemory,

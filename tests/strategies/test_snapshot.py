@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from pncs_flower.strategies.errors import UnsavableError
-from pncs_flower.strategies.snapshot import Decoder, Encoder, encode
+from pncs_flower.strategies.resume.snapshot import Decoder, Encoder, encode
 
 
 class Point(NamedTuple):

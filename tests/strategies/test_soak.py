@@ -12,7 +12,7 @@ from apps import faulty_app, numpy_app
 from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.clients import summary_mod
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS, GradientMemory
 
 ROUNDS = int(os.environ.get("PNCS_SOAK_ROUNDS", "60"))

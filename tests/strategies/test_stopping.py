@@ -6,7 +6,7 @@ from flwr.app import ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from pncs_flower.clients import summary_mod
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS
 
 

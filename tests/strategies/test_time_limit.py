@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import FedAvg
 from pncs_flower.clients import summary_mod
 from pncs_flower.clients.kept import drop_kept
 from pncs_flower.protocol import MARKER
-from pncs_flower.simulations.in_process import InProcessGrid
+from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS
 
 TIMEOUT = 5.0

@@ -20,10 +20,10 @@ from flwr.simulation import run_simulation
 
 from apps.flower_examples import Config
 from pncs_flower.clients import summary_mod
-from pncs_flower.simulations.hung_workers import stop_hung_workers
+from pncs_flower.simulations.machine.hung_workers import stop_hung_workers
 from pncs_flower.strategies import PNCS, RoundRobin
-from pncs_flower.strategies.grid_view import GridWrapper
-from pncs_flower.strategies.polling import polled
+from pncs_flower.strategies.grids.polling import polled
+from pncs_flower.strategies.grids.view import GridWrapper
 
 TAG = "example"
 

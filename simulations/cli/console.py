@@ -1,0 +1,154 @@
+"""What all commands share: where they write, how they read a setting, how an error is told."""
+
+import contextlib
+import dis
+import errno
+import io
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from types import TracebackType
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from ..config import Scalar, default_run_config
+
+__all__ = [
+    "err",
+    "out",
+    "parse_setting",
+    "said_plainly",
+    "show_tracebacks",
+    "write_what_cannot_be_shown",
+]
+
+# Without markup: names, paths and titles may have brackets.
+out = Console(markup=False, highlight=False)
+"""For results."""
+
+err = Console(stderr=True, markup=False, highlight=False)
+"""For errors."""
+
+_PACKAGE = "pncs_flower"
+_RAISE = dis.opmap["RAISE_VARARGS"]
+_traceback = False
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,100}")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+def show_tracebacks(wanted: bool) -> None:
+    """Have `said_plainly` say where an error comes from, or only what it is."""
+    global _traceback
+    _traceback = wanted
+
+
+def write_what_cannot_be_shown() -> None:
+    """Have a terminal that lacks a character of a path or title show its code in its place."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextlib.contextmanager
+def said_plainly(full_disk: str = "make room") -> Iterator[None]:
+    """Say in one sentence what a person can mend; anything else keeps its traceback.
+
+    What this project does not check itself, so that it may be a fault of its own, comes with what
+    kind of error it is and how to see its traceback; see `show_tracebacks`.
+
+    Parameters
+    ----------
+    full_disk : str (default: "make room")
+        What to do if the disk is full.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if _traceback or error.name is None or error.name.partition(".")[0] == _PACKAGE:
+            raise
+        _say_error(
+            f"{error.name} is not installed: install pncs-flower with what the app needs, "
+            '"pncs-flower[simulation]"'
+        )
+        raise typer.Exit(1) from None
+    except (ValueError, OSError, RuntimeError) as error:
+        if _traceback:
+            _show_contexts(error)
+            raise
+        ours = _is_ours(error)
+        if isinstance(error, RuntimeError) and not ours and not isinstance(error, _plain_errors()):
+            raise
+        text = (
+            str(error) if ours or isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        )
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            text += f": {full_disk}"
+        notes = [*getattr(error, "__notes__", ())]
+        if not ours:
+            notes.append("Where it comes from: give the same command with --traceback")
+        _say_error("\n".join([text, *notes]))
+        raise typer.Exit(1) from None
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Tell whether an error, and what it was made of, comes from a ``raise`` of this project."""
+    here: TracebackType | None = error.__traceback__
+    while here is not None and here.tb_next is not None:
+        here = here.tb_next
+    if here is None:
+        return False
+    raised = here.tb_frame.f_code.co_code[here.tb_lasti] == _RAISE
+    module = str(here.tb_frame.f_globals.get("__name__", ""))
+    own = raised and module.partition(".")[0] == _PACKAGE
+    return own and (error.__cause__ is None or _is_ours(error.__cause__))
+
+
+def _show_contexts(error: BaseException) -> None:
+    """Undo each ``from None``, which keeps an error short where nobody asks for more."""
+    seen: BaseException | None = error
+    while seen is not None:
+        seen.__suppress_context__ = seen.__cause__ is not None
+        seen = seen.__cause__ or seen.__context__
+
+
+def _plain_errors() -> tuple[type[Exception], ...]:
+    # Imported only now: Flower and torch take seconds, and a wrong setting is to be told at once.
+    from pncs_flower.strategies import SelectionError
+
+    from ..run.flower import RunFailedError
+
+    return SelectionError, RunFailedError
+
+
+def _say_error(text: str) -> None:
+    err.print(Text.assemble(("Error:", "bold red"), " ", text), soft_wrap=True)
+
+
+def parse_setting(text: str) -> tuple[str, Scalar]:
+    """Read KEY=VALUE: numbers and truth values as TOML and Python write them, else text."""
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not equals:
+        raise ValueError(f"--set {text} must be KEY=VALUE, such as lr=0.05")
+    parsed = _parsed(value)
+    # A folder may be called 2024, and a layer true.
+    if isinstance(default_run_config().get(key), str) and not isinstance(parsed, str):
+        return key, value
+    return key, parsed
+
+
+def _parsed(value: str) -> Scalar:
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if _WHOLE.fullmatch(value):
+        return int(value)
+    if _NUMBER.fullmatch(value):
+        return float(value)
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return value
+    return parsed if isinstance(parsed, bool | int | float | str) else value

@@ -1,0 +1,80 @@
+"""`pncs data`: which data sets there are, whether they are here and sound, and how to get them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from ..data.datasets import DATASETS, dataset_fingerprint, load_dataset
+from ..data.download import SOURCES, download
+from .console import out, said_plainly
+
+__all__ = ["data"]
+
+data = typer.Typer(help="The data sets.", no_args_is_help=True)
+
+_OFFICIAL = {"digits": (1442, 355), "fashion-mnist": (60000, 10000), "cifar10": (50000, 10000)}
+
+_FOLDER = Annotated[
+    str, typer.Option("--data-dir", help="Folder of the data set; empty: the usual one.")
+]
+
+
+@data.command("list")
+def list_(data_dir: _FOLDER = "") -> None:
+    """Say which data sets there are, and which of them are found."""
+    for name in DATASETS:
+        try:
+            dataset_fingerprint(name, data_dir)
+            state = "found"
+        except (OSError, ValueError):
+            state = f"not found; pncs data check {name} says how to have it"
+        train, test = _OFFICIAL[name]
+        out.print(f"{name:<14} {train:>5} + {test:>5} examples  {state}")
+
+
+@data.command()
+def get(
+    name: Annotated[str, typer.Argument(help="fashion-mnist or cifar10.")],
+    data_dir: Annotated[Path, typer.Option(help="Folder to put it in.")] = Path("data"),
+    address: Annotated[
+        str, typer.Option("--from", help="A mirror, in place of where it is published.")
+    ] = "",
+) -> None:
+    """Download a data set and check it; what is there and sound is not fetched again."""
+    with said_plainly():
+        if name not in SOURCES:
+            raise ValueError(f"{name!r} cannot be downloaded: there are {', '.join(SOURCES)}")
+        folder = download(
+            SOURCES[name],
+            data_dir.expanduser().resolve(),
+            lambda file, size: out.print(f"{file}: {size / 1e6:.1f} MB"),
+            address,
+        )
+        out.print(f"Use it with: --data-dir {folder}", soft_wrap=True)
+
+
+@data.command()
+def check(name: str, data_dir: _FOLDER = "") -> None:
+    """Read a data set and count its examples; fails if it is not what it should be."""
+    with said_plainly():
+        found = load_dataset(name, str(Path(data_dir).expanduser()) if data_dir else "")
+        parts = ((found.train_images, found.train_labels), (found.test_images, found.test_labels))
+        out.print(f"{found.title}: {'x'.join(map(str, found.image_shape))}")
+        for part, (images, labels) in zip(("training", "test"), parts, strict=True):
+            counts = np.bincount(labels, minlength=found.num_classes)
+            if len(images) != len(labels) or len(counts) > found.num_classes or not counts.all():
+                raise ValueError(
+                    f"{name}: {len(images)} images and {len(labels)} labels for {part}, by class "
+                    f"{counts.tolist()}: fetch it again"
+                )
+            out.print(
+                f"{part}: {len(labels)} examples, {counts.min()} to {counts.max()} of a class",
+            )
+        if tuple(len(labels) for _, labels in parts) != _OFFICIAL[name]:
+            raise ValueError(
+                f"{name} should have {' + '.join(map(str, _OFFICIAL[name]))} examples: some are "
+                "missing or do not belong to it"
+            )
+        out.print(f"fingerprint {dataset_fingerprint(name, data_dir)}")

@@ -1,0 +1,427 @@
+"""The command `pncs`: one command to run the app, and a person told how it goes."""
+
+import contextlib
+import logging
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from typer.core import TyperGroup
+
+from ..config import Config, Scalar, default_run_config, unused_settings
+from .console import (
+    err,
+    out,
+    parse_setting,
+    said_plainly,
+    show_tracebacks,
+    write_what_cannot_be_shown,
+)
+from .data import data
+from .sweep import grid, report, reproduce
+
+__all__ = ["app", "main"]
+
+
+class _Commands(TyperGroup):
+    """Takes ``run FILE.toml`` for ``grid FILE.toml``: a run of many is a run too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take ``--traceback`` wherever it stands: it is added to the end of what has failed."""
+        others = [text for text in args if text != _TRACEBACK]
+        return super().parse_args(ctx, [_TRACEBACK] * (others != args) + others)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] == "run" and _names_grid(args):
+            args = ["grid", *args[1:]]
+        return super().resolve_command(ctx, args)
+
+
+_TRACEBACK = "--traceback"
+
+
+def _names_grid(args: list[str]) -> bool:
+    """Tell whether a grid's file is among the arguments, and not as an option's value."""
+    return any(
+        text.lower().endswith(".toml")
+        and not text.startswith("-")
+        and "=" not in text
+        and before not in ("--output", "--resume")
+        for before, text in pairwise(args)
+    )
+
+
+app = typer.Typer(
+    cls=_Commands,
+    help="Diverse client selection for Flower.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+pncs run
+
+pncs run --clients 100 --num-selected 10 --rounds 50 --seed 1
+
+pncs run --strategy uniform --dataset fashion-mnist --model cnn
+
+pncs run --gpus-per-client 0.25 --set lr=0.05 --set layers=fc2
+
+pncs run --engine in-process --output runs/first
+
+pncs run grid.toml --seeds 5 [dim](pncs grid --help)[/dim]
+
+pncs run --resume runs/first --rounds 40
+"""
+
+
+class Engine(StrEnum):
+    """Where clients run."""
+
+    RAY = "ray"
+    IN_PROCESS = "in-process"
+
+
+@app.callback()
+def _callback(
+    traceback: Annotated[
+        bool,
+        typer.Option(
+            _TRACEBACK,
+            envvar="PNCS_TRACEBACK",
+            help="Show where an error comes from; after any command.",
+        ),
+    ] = False,
+) -> None:
+    """Diverse client selection for Flower."""
+    show_tracebacks(traceback)
+
+
+def _knob(name: str, text: str) -> Any:
+    """Return an option whose default is the app's own."""
+    return typer.Option(f"--{name}", help=f"{text} [dim]\\[default: {_shown(name)}][/dim]")
+
+
+def _shown(name: str) -> str:
+    return str(default_run_config()[_SETTINGS.get(name, name)]) or "-"
+
+
+# Options whose names are shorter than those of their settings.
+_SETTINGS = {"rounds": "num-rounds", "output": "output-dir"}
+
+
+@app.command(epilog=EXAMPLES)
+def run(
+    clients: Annotated[
+        int | None,
+        typer.Option(help="Simulated clients. [dim]\\[default: 10][/dim]", min=1),
+    ] = None,
+    rounds: Annotated[int | None, _knob("rounds", "Rounds of training.")] = None,
+    strategy: Annotated[
+        str | None, _knob("strategy", "pncs, uniform, ..., or module:Rule for a rule of yours.")
+    ] = None,
+    num_selected: Annotated[
+        int | None, _knob("num-selected", "Clients that send their update in a round.")
+    ] = None,
+    queue_length: Annotated[
+        int | None,
+        _knob("queue-length", "Clients that may cool down; -1: 4 for pncs, else 0."),
+    ] = None,
+    dataset: Annotated[str | None, _knob("dataset", "digits, fashion-mnist or cifar10.")] = None,
+    data_dir: Annotated[str | None, _knob("data-dir", "Folder of the data set.")] = None,
+    model: Annotated[
+        str | None, _knob("model", "linear, mlp, cnn, vgg16 or torchvision/NAME.")
+    ] = None,
+    device: Annotated[str | None, _knob("device", "auto, cpu or cuda.")] = None,
+    seed: Annotated[int | None, _knob("seed", "Seed of everything random.")] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(help="Folder for the results. [dim]\\[default: runs/<time>-<strategy>][/dim]"),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, such as lr=0.05."),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Go on with the run in this folder, with its settings; --rounds may be given.",
+        ),
+    ] = None,
+    engine: Annotated[
+        Engine, typer.Option(help="Flower's simulation on Ray, or this process.")
+    ] = Engine.RAY,
+    cpus_per_client: Annotated[int, typer.Option(help="CPU cores for each client (ray).")] = 1,
+    gpus_per_client: Annotated[
+        float, typer.Option(help="Share of a GPU for each client, such as 0.25 (ray).")
+    ] = 0.0,
+    logical_gpus: Annotated[
+        int, typer.Option(help="GPUs to pretend, with --device cpu, to rehearse a placement (ray).")
+    ] = 0,
+) -> None:
+    """Train with diverse client selection, and show each round."""
+    chosen: dict[str, Scalar | None] = {
+        "num-rounds": rounds,
+        "strategy": strategy,
+        "num-selected": num_selected,
+        "queue-length": queue_length,
+        "dataset": dataset,
+        "data-dir": data_dir and str(Path(data_dir).expanduser().resolve()),
+        "model": model,
+        "device": device,
+        "seed": seed,
+        "output-dir": output,
+    }
+    with said_plainly():
+        given = {key: value for key, value in chosen.items() if value is not None}
+        given |= dict(parse_setting(text) for text in settings or [])
+        if resume is None:
+            config, clients = Config.from_run_config(default_run_config() | given), clients or 10
+        else:
+            config, clients = _resumed(resume.expanduser().resolve(), given, clients)
+        if config.dataset == "cifar10" and not config.data_dir:  # Ray's workers are elsewhere
+            config = replace(config, data_dir=str(Path("data").resolve()))
+        if engine is Engine.IN_PROCESS and (gpus_per_client or logical_gpus):
+            raise ValueError(
+                "gpus-per-client and logical-gpus share out GPUs among Ray's workers: leave them "
+                "out with --engine in-process, whose clients take turns on --device"
+            )
+        for what, idle in unused_settings(config).items():
+            text = f"Note: {what} does not use {', '.join(idle)}"
+            err.print(text, soft_wrap=True)
+        if engine is Engine.RAY:
+            _run_on_ray(config, clients, cpus_per_client, gpus_per_client, logical_gpus)
+        else:
+            _run_in_process(config, clients)
+
+
+app.command()(grid)
+app.command()(report)
+app.command()(reproduce)
+app.add_typer(data, name="data")
+
+
+@app.command()
+def bench(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Such as similarity, subset, rules; the quick ones if none is named."),
+    ] = None,
+) -> None:
+    """Run the benchmarks of the source tree: tables of ratios measured in one run."""
+    from .bench import run_benchmarks
+
+    with said_plainly():
+        run_benchmarks(names or [])
+
+
+def main() -> None:
+    """Run the command line."""
+    write_what_cannot_be_shown()
+    app()
+
+
+def _resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> tuple[Config, int]:
+    """Return the settings and the number of clients of a run that is to go on."""
+    from ..run.folder import CHECKPOINT, read_rounds
+    from ..run.settings import read_settings, refuse_other_settings
+
+    saved, rows = read_settings(folder), read_rounds(folder)
+    # Settings that are newer than the run have their defaults.
+    config = Config.from_run_config(default_run_config() | dict(saved.settings) | dict(given))
+    refuse_other_settings(folder, config)
+    if not config.checkpoint:
+        raise ValueError(f"the run in {folder} was not saved, as its setting checkpoint is false")
+    # A run that was begun by flwr run knows but the clients that were there.
+    before = saved.clients or max((len(row["clients"]) for row in rows), default=None)
+    if clients and before and clients != before:
+        raise ValueError(f"--clients is {clients}, but the run in {folder} has {before}")
+    if not (clients or before):
+        raise ValueError(
+            f"the run in {folder} does not say how many clients it has: give --clients"
+        )
+    done = len(rows)
+    if done >= config.num_rounds:
+        out.print(
+            f"{folder} has {done} rounds already: nothing is left to do",
+        )
+    elif done and not any((folder / CHECKPOINT).glob("*.checkpoint")):
+        out.print(
+            f"{folder} has no checkpoint: it starts again from round 1",
+        )
+    return replace(config, resume=True, output_dir=str(folder)), clients or before or 0
+
+
+def _run_on_ray(
+    config: Config, clients: int, cpus_per_client: int, gpus_per_client: float, logical_gpus: int
+) -> None:
+    with out.status("Checking settings, data and machine"):
+        from ..machine.processes import exit_on_signals
+        from ..machine.ray_cluster import cluster_address
+        from ..run.flower import FLOWER_LOG, run_in_flower
+        from ..run.folder import output_path, read_rounds
+        from ..run.preflight import check_run, detect_machine, place_clients
+        from ..run.settings import keep_settings
+
+        placement = place_clients(
+            config,
+            clients,
+            detect_machine() if cluster_address() is None else None,
+            cpus_per_client=cpus_per_client,
+            gpus_per_client=gpus_per_client,
+            logical_gpus=logical_gpus,
+        )
+        check_run(config, clients, placement)
+    output = output_path(config)
+    config = replace(config, output_dir=str(output))
+    keep_settings(output, config, clients)
+    out.print(f"{clients} clients; {placement.describe()}")
+    out.print(f"Flower's log: {output / FLOWER_LOG}", soft_wrap=True)
+    out.print("Starting Flower and Ray, which takes half a minute or more ...")
+    with exit_on_signals(), _progress(config.num_rounds) as show:
+        shown = len(read_rounds(output))
+
+        def follow() -> None:
+            nonlocal shown
+            for row in read_rounds(output, skip=shown):
+                show(row)
+                shown += 1
+
+        own = (cpus_per_client, gpus_per_client, logical_gpus)
+        with _saying_how_to_go_on(config, output, Engine.RAY, own):
+            run_in_flower(config, clients, placement, output, follow)
+    _conclude(output)
+
+
+def _run_in_process(config: Config, clients: int) -> None:
+    from ..client_app import app as client_app
+    from ..machine.processes import exit_on_signals
+    from ..report.of_run import draw_rounds
+    from ..run.flower import FLOWER_LOG
+    from ..run.folder import output_path
+    from ..run.in_process import InProcessGrid
+    from ..run.preflight import check_device, check_run
+    from ..run.settings import keep_settings
+    from ..run.training import train
+
+    check_device(config)
+    check_run(config, clients)
+    output = output_path(config)
+    config = replace(config, output_dir=str(output))
+    keep_settings(output, config, clients)
+    out.print(f"{clients} clients, one after the other in this process")
+    out.print(f"Flower's log: {output / FLOWER_LOG}", soft_wrap=True)
+    grid = InProcessGrid(client_app, clients, config.to_run_config())
+    with (
+        exit_on_signals(),
+        _flower_log(output / FLOWER_LOG),
+        _progress(config.num_rounds) as show,
+        _saying_how_to_go_on(config, output, Engine.IN_PROCESS),
+        _with_traceback(output / FLOWER_LOG),
+    ):
+        train(grid, config, output, show)
+    draw_rounds(output)
+    _conclude(output)
+
+
+# What is not among a run's settings: CPU cores, share of a GPU, pretended GPUs.
+_OWN = {"--cpus-per-client": 1.0, "--gpus-per-client": 0.0, "--logical-gpus": 0.0}
+
+
+@contextlib.contextmanager
+def _saying_how_to_go_on(
+    config: Config,
+    output: Path,
+    engine: Engine,
+    own: Sequence[float] = tuple(_OWN.values()),
+) -> Iterator[None]:
+    """Say, where a run ends before its time, which command goes on with it."""
+    try:
+        yield
+    except SystemExit:
+        err.print(f"Stopped. The rounds so far: {output}", soft_wrap=True)
+        err.print(_how_to_go_on(config, output, engine, own), soft_wrap=True)
+        raise
+    except Exception as error:
+        error.add_note(_how_to_go_on(config, output, engine, own))
+        raise
+
+
+def _how_to_go_on(config: Config, output: Path, engine: Engine, own: Sequence[float]) -> str:
+    if not (output / "config.toml").is_file():
+        return "Nothing was begun: the same command starts again"
+    if not config.checkpoint:
+        return "The run was not saved, as checkpoint = false: to start again, give another --output"
+    words = ["pncs", "run", "--resume", str(output)]
+    if engine is not Engine.RAY:
+        words += ["--engine", engine.value]
+    if config.resume:  # perhaps with more rounds than the folder knows of
+        words += ["--rounds", str(config.num_rounds)]
+    for (name, default), value in zip(_OWN.items(), own, strict=True):
+        if value != default:
+            words += [name, f"{value:g}"]
+    return f"To go on with it: {shlex.join(words)}"
+
+
+@contextlib.contextmanager
+def _with_traceback(log: Path) -> Iterator[None]:
+    """Put the traceback of what ends a run into its log."""
+    try:
+        yield
+    except Exception as error:
+        logging.getLogger("flwr").exception("The run failed.")
+        error.add_note(f"Flower's log, with the traceback: {log}")
+        raise
+
+
+def _conclude(output: Path) -> None:
+    from ..report.of_run import PICTURE, final_table
+
+    out.print(final_table(output))
+    out.print(f"Picture: {output / PICTURE}", soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _progress(num_rounds: int) -> Iterator[Any]:
+    """Show a bar where there is a terminal, and a line per round everywhere."""
+    from ..report.of_run import round_line
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=out, disable=not out.is_terminal, transient=True) as bar:
+        task = bar.add_task("starting", total=num_rounds)
+
+        def show(row: Mapping[str, Any]) -> None:
+            line = round_line(row, num_rounds)
+            bar.console.print(line, soft_wrap=True)
+            bar.update(task, completed=row["round"], description="training")
+
+        yield show
+
+
+@contextlib.contextmanager
+def _flower_log(path: Path) -> Iterator[None]:
+    """Send Flower's log to a file in place of the terminal."""
+    logger = logging.getLogger("flwr")
+    handlers, handler = logger.handlers[:], logging.FileHandler(path, encoding="utf-8")
+    logger.handlers = [handler]
+    try:
+        yield
+    finally:
+        logger.handlers = handlers
+        handler.close()

@@ -1,0 +1,294 @@
+"""`pncs grid`, `pncs reproduce` and `pncs report`: many runs by one command, and what they show."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from ..config import APP_DIRECTORY, CHOICES, Scalar, unused_settings
+from .console import err, out, parse_setting, said_plainly
+
+__all__ = ["grid", "report", "reproduce"]
+
+EXPERIMENTS = APP_DIRECTORY / "experiments"
+"""The grids of the paper's tables and figures."""
+
+TABLE1 = "table1"
+"""The study of client pairs, which is no grid."""
+
+_SECONDS_BETWEEN_LINES = 60
+"""Of a log, which shows no bar."""
+
+_FULL_DISK = "make room and give the same command again, which goes on from there"
+
+_WORKERS = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Runs at once, in Ray; 0: one after the other in this process. "
+        "[dim]\\[default: CPUs][/dim]",
+    ),
+]
+_SET = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting for all runs, such as lr=0.05."),
+]
+_ONLY = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="AXIS=VALUES",
+        help="A part of the grid, such as shards=1,2 or rules=pncs,uniform; its report takes the "
+        "place of the whole's, and the whole's comes back with the whole.",
+    ),
+]
+
+
+def grid(
+    file: Annotated[Path, typer.Argument(help="TOML file; see simulations/experiments.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the results. [dim]\\[default: runs/<file>, or runs/<file>-quick][/dim]"
+        ),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds, from 0.")] = None,
+    quick: Annotated[bool, typer.Option(help="The grid's quick version.")] = False,
+    workers: _WORKERS = None,
+    only: _ONLY = None,
+    settings: _SET = None,
+) -> None:
+    """Run a grid, or what is missing of it, and write its report."""
+    with said_plainly(_FULL_DISK):
+        changes = dict(parse_setting(text) for text in settings or [])
+        folder = output or Path("runs") / (f"{file.stem}-quick" if quick else file.stem)
+        failed = _run(
+            file, folder, changes, seeds=seeds, quick=quick, workers=workers, only=only or ()
+        )
+    raise typer.Exit(1 if failed else 0)
+
+
+def reproduce(
+    name: Annotated[
+        str,
+        typer.Argument(help="Such as table2 or figure-queue; or all. [dim]See experiments/.[/dim]"),
+    ],
+    quick: Annotated[
+        bool, typer.Option(help="Minutes in place of hours: digits, small models, 3 seeds.")
+    ] = False,
+    dataset: Annotated[
+        str | None,
+        typer.Option("--data", help="digits, fashion-mnist or cifar10, in place of the paper's."),
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="State dict of torchvision's vgg16.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="vgg16 (frozen but for its last layers) or scratch.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds, from 0.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for the results. [dim]\\[default: runs][/dim]")
+    ] = None,
+    workers: _WORKERS = None,
+    only: _ONLY = None,
+    settings: _SET = None,
+) -> None:
+    """Run what a table or figure of the paper shows, and say whether it holds."""
+    with said_plainly(_FULL_DISK):
+        known = sorted([TABLE1, *(path.stem for path in EXPERIMENTS.glob("*.toml"))])
+        if name not in (*known, "all"):
+            raise ValueError(f"there is no {name!r}: choose one of {', '.join(known)}, or all")
+        if only and name in (TABLE1, "all"):
+            raise ValueError(f"--only is for a part of one grid, and {name} is none")
+        if dataset is not None and dataset not in CHOICES["dataset"]:
+            raise ValueError(f"--data {dataset} must be one of {', '.join(CHOICES['dataset'])}")
+        changes: dict[str, Scalar] = {"dataset": dataset} if dataset else {}
+        for key, path in (("data-dir", data_dir), ("weights", weights)):
+            if path is not None:
+                changes[key] = str(path.expanduser().resolve())
+        changes |= dict(parse_setting(text) for text in settings or [])
+        if dataset == "digits" and model is None:
+            model = "scratch"  # 8x8 pixels are nothing to VGG16
+        failed = False
+        for each in known if name == "all" else [name]:
+            suffix = "-quick" if quick else ""
+            folder = (output or Path("runs")) / f"{each}{suffix}"
+            if each == TABLE1:
+                given = changes | ({"model": _study_model(model)} if model else {})
+                _run_table1(folder, given, seeds=seeds, quick=quick, workers=workers)
+                continue
+            failed |= _run(
+                EXPERIMENTS / f"{each}.toml",
+                folder,
+                changes,
+                seeds=seeds,
+                quick=quick,
+                workers=workers,
+                only=only or (),
+                model=model,
+            )
+    raise typer.Exit(1 if failed else 0)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="What pncs grid or pncs reproduce wrote.")],
+) -> None:
+    """Write report.html, with its pictures as PNG and its numbers as CSV."""
+    with said_plainly():
+        _report(folder)
+
+
+def _run(
+    file: Path,
+    folder: Path,
+    changes: dict[str, Scalar],
+    *,
+    seeds: int | None,
+    quick: bool,
+    workers: int | None,
+    only: Sequence[str],
+    model: str | None = None,
+) -> bool:
+    """Return whether a cell failed."""
+    from ..sweep.file import read_grid
+    from ..sweep.part import part_of
+    from ..sweep.sweep import Cell
+
+    wanted = read_grid(file)
+    if quick:
+        wanted = wanted.quickened()
+    wanted = replace(
+        part_of(wanted, only),
+        seeds=seeds or wanted.seeds,
+        model=model or wanted.model,
+        settings={**wanted.settings, **changes},
+        tune={} if "lr" in changes else wanted.tune,
+    )
+    # Only now, since torch takes seconds and a wrong file is to be told at once.
+    from ..machine.processes import exit_on_signals
+    from ..run.preflight import detect_machine
+    from ..sweep.run import FAILED, run_grid
+
+    if workers is None:
+        workers = detect_machine().cpus
+    out.print(wanted.title, soft_wrap=True)
+    unused = [unused_settings(cell.config) for cell in wanted.cells()]
+    for key in changes:
+        if all(any(key in keys for keys in each.values()) for each in unused):
+            err.print(f"Note: no run uses {key}")
+    start = last = time.perf_counter()
+    with exit_on_signals(), _bar() as bar:
+        task = bar.add_task("runs", total=None)
+        parts = iter(("runs for the learning rates", "runs") if wanted.tune else ("runs",))
+
+        def begin(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+            text = f"{total} {next(parts)}" + (f", of which {done} are there" if done else "")
+            bar.console.print(text)
+
+        def show(cell: Cell, done: int, total: int) -> None:
+            nonlocal last
+            bar.update(task, completed=done, total=total, description=f"{cell.panel}: {cell.line}")
+            if not out.is_terminal and time.perf_counter() - last > _SECONDS_BETWEEN_LINES:
+                last = time.perf_counter()
+                out.print(f"{last - start:.0f} s: {done} of {total} runs")
+
+        with _saying_when_stopped():
+            failures = run_grid(wanted, folder, workers, show, begin)
+    out.print(f"{time.perf_counter() - start:.0f} s")
+    for name, reason in failures.items():
+        err.print(f"failed: {name}: {reason}", soft_wrap=True)
+    if failures:
+        err.print(f"Their tracebacks: {folder / FAILED}", soft_wrap=True)
+        err.print("The same command runs the failed cells again, and no other.")
+    _report(folder)
+    return bool(failures)
+
+
+@contextmanager
+def _saying_when_stopped() -> Iterator[None]:
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        err.print("Stopped. The same command goes on from here.")
+        raise
+
+
+def _study_model(model: str) -> str:
+    return "linear" if model == "scratch" else model
+
+
+def _run_table1(
+    folder: Path,
+    changes: dict[str, Scalar],
+    *,
+    seeds: int | None,
+    quick: bool,
+    workers: int | None,
+) -> None:
+    from ..machine.processes import exit_on_signals
+    from ..report.of_study import judge_rows, write_table1
+    from ..run.preflight import detect_machine
+    from ..study.study import Study, analyse, run_study
+
+    study = Study.of_the_paper(changes, quick)
+    study = replace(study, seeds=seeds or study.seeds)
+    workers = detect_machine().cpus if workers is None else workers
+    out.print("Table 1: which feature tells a good pair of clients")
+    start = time.perf_counter()
+    with exit_on_signals(), _bar() as bar:
+        task = bar.add_task("pairs", total=None)
+        with _saying_when_stopped():
+            observed = run_study(
+                study,
+                folder / "observations",
+                workers,
+                lambda done, total: bar.update(task, completed=done, total=total),
+            )
+    rows = analyse(study, observed)
+    page = write_table1(folder, study, observed, rows)
+    out.print(f"{time.perf_counter() - start:.0f} s")
+    for verdict, text, _ in judge_rows(rows):
+        out.print(f"{verdict}: {text}", soft_wrap=True)
+    out.print(f"Report: {page}", soft_wrap=True)
+
+
+def _bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=out,
+        disable=not out.is_terminal,
+        transient=True,
+    )
+
+
+def _report(folder: Path) -> None:
+    from ..report.of_sweep import write_report
+    from ..sweep.claims import judge
+    from ..sweep.results import read_results
+
+    results = read_results(folder)
+    page = write_report(folder, results)
+    for claim in results.grid["report"]["claims"]:
+        verdict, _ = judge(claim, results)
+        out.print(f"{verdict}: {claim['text']}", soft_wrap=True)
+    if results.missing:
+        out.print(f"Runs without a result: {len(results.missing)}")
+    for panel in results.without_reference:
+        out.print(f"No test in {panel}: no result of {results.reference}", soft_wrap=True)
+    out.print(f"Report: {page}", soft_wrap=True)

@@ -1,0 +1,198 @@
+"""The pictures of a report on a grid."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from numpy.typing import NDArray
+
+from pncs_flower.files import replacing
+from pncs_flower.protocol import client_order
+
+from ..sweep.results import GridResults, Run, mean_interval
+
+__all__ = ["draw_choices", "draw_curves", "draw_similarities", "run_with_similarities"]
+
+# Okabe and Ito's colours, which differ in lightness too, with two darker ones; the reference is
+# the first.
+_COLOURS = ("#0072b2", "#e69f00", "#d55e00", "#cc79a7", "#009e73", "#56b4e9", "#7f6000", "#542788")
+_DASHES = ("-", "--", "-.", ":")
+_MEGABYTE = 1e6
+_HEAT_MAPS = 4
+
+
+def draw_curves(results: GridResults, over: Literal["rounds", "bytes"], path: Path) -> None:
+    """Draw accuracy over rounds, or over the bytes that clients sent: a plot for each panel.
+
+    Lines are means over seeds, bands their 95% intervals.
+    """
+    panels = results.panels
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(
+        figsize=(max(6.4, 4.2 * columns), 3.3 * rows + 0.9), dpi=150, layout="constrained"
+    )
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=True).flat
+    lines = _lines(results)
+    drawn: dict[str, Line2D] = {}
+    for axes, (panel, by_line) in zip(grid, panels.items(), strict=False):
+        for line, runs in by_line.items():
+            ceiling = line in results.ceilings
+            drawn[line] = _draw_line(axes, runs, over, lines.index(line), ceiling)
+        axes.set_title(_plain(results.label(panel)), fontsize=10)
+        axes.set_xlabel("round" if over == "rounds" else "MB sent by clients (log scale)")
+        axes.grid(color="#dddddd", linewidth=0.7)
+        axes.spines[["top", "right"]].set_visible(False)
+        if over == "rounds":
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        else:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter(NullFormatter())
+    for axes in list(figure.axes)[len(panels) :]:
+        axes.set_visible(False)
+    figure.axes[0].set_ylabel("test accuracy")
+    shown = [line for line in lines if line in drawn]  # the reference may have no result
+    figure.legend(
+        [drawn[line] for line in shown],
+        [_plain(line) for line in shown],
+        loc="outside lower center",
+        ncols=4,
+        frameon=False,
+        fontsize=9,
+    )
+    with replacing(path) as file:
+        figure.savefig(file, format="png")
+
+
+def draw_choices(results: GridResults, path: Path) -> bool:
+    """Draw who was chosen when, in the first panel with the first seed: a plot for each line.
+
+    Nothing is drawn where all lines are of all clients.
+
+    Returns
+    -------
+    bool
+        Whether there is a picture.
+    """
+    by_line = next(iter(results.panels.values()))
+    runs = {line: some[0] for line, some in by_line.items() if line not in results.ceilings}
+    if not runs:
+        return False
+    first = min(int(run.cell["seed"]) for run in runs.values())
+    columns = min(4, len(runs))
+    rows = -(-len(runs) // columns)
+    figure = Figure(figsize=(max(6.4, 3.1 * columns), 2.6 * rows), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes, (line, run) in zip(grid.flat, runs.items(), strict=False):
+        clients = sorted({c for row in run.rounds for c in row["clients"]}, key=client_order)
+        chosen = [[client in row["chosen"] for row in run.rounds] for client in clients]
+        axes.imshow(
+            chosen,
+            cmap=ListedColormap(("#f2f2f2", _COLOURS[0])),
+            vmin=0,
+            vmax=1,
+            aspect="auto",
+            interpolation="nearest",
+            extent=(0.5, len(run.rounds) + 0.5, len(clients) - 0.5, -0.5),
+        )
+        seed = run.cell["seed"]
+        shown = line if seed == first else f"{line}, seed {seed}"
+        axes.set_title(_plain(shown), fontsize=10)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.spines[:].set_visible(False)
+    for axes in grid.flat[len(runs) :]:
+        axes.set_visible(False)
+    figure.supxlabel("round", fontsize=10)
+    figure.supylabel("client", fontsize=10)
+    with replacing(path) as file:
+        figure.savefig(file, format="png")
+    return True
+
+
+def run_with_similarities(results: GridResults) -> Run | None:
+    """Return the first run of the reference, or else of any line, that kept its similarities."""
+    runs = results.runs
+    ordered = sorted(runs, key=lambda run: run.cell["line"] != results.reference)
+    return next((run for run in ordered if "similarity" in run.rounds[0]), None)
+
+
+def draw_similarities(run: Run, path: Path) -> None:
+    """Draw how alike the clients' gradients were in some rounds, and which were chosen."""
+    clients = sorted({c for row in run.rounds for c in row["clients"]}, key=client_order)
+    kept = [row for row in run.rounds if "similarity" in row]
+    places = np.linspace(0, len(kept) - 1, min(_HEAT_MAPS, len(kept))).round().astype(int)
+    rows = [kept[place] for place in places]
+    matrices = [_matrix(row, clients) for row in rows]
+    off_diagonal = ~np.eye(len(clients), dtype=bool)
+    bound = max(1e-6, *(float(np.nanmax(np.abs(m[off_diagonal]), initial=0)) for m in matrices))
+    figure = Figure(figsize=(3.1 * len(rows) + 0.8, 3.2), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(1, len(rows), squeeze=False).flat
+    for axes, row, matrix in zip(grid, rows, matrices, strict=True):
+        np.fill_diagonal(matrix, np.nan)
+        image = axes.imshow(matrix, cmap="RdBu_r", vmin=-bound, vmax=bound)
+        chosen = [clients.index(client) for client in row["chosen"]]
+        pairs = [(i, j) for i in chosen for j in chosen if i != j]
+        for i, j in pairs:
+            axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, linewidth=1.6))
+        axes.set_title(f"round {row['round']}", fontsize=10)
+        axes.set_facecolor("#eeeeee")
+        axes.set_xticks(range(len(clients)), clients, fontsize=7)
+        axes.set_yticks(range(len(clients)), clients, fontsize=7)
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+    figure.colorbar(image, ax=list(figure.axes), label="similarity", shrink=0.8)
+    with replacing(path) as file:
+        figure.savefig(file, format="png")
+
+
+def _matrix(row: Mapping[str, Any], clients: Sequence[str]) -> NDArray[np.float64]:
+    """Return the similarities of a round among all clients, NaN where there are none."""
+    matrix = np.full((len(clients), len(clients)), np.nan)
+    places = [clients.index(client) for client in row["similarity"]["clients"]]
+    matrix[np.ix_(places, places)] = row["similarity"]["values"]
+    return matrix
+
+
+def _lines(results: GridResults) -> list[str]:
+    every = dict.fromkeys(line for lines in results.panels.values() for line in lines)
+    return [results.reference, *(line for line in every if line != results.reference)]
+
+
+def _plain(text: str) -> str:
+    """Keep matplotlib from reading a name as a formula."""
+    return text.replace("$", r"\$")
+
+
+def _draw_line(axes: Axes, runs: Sequence[Run], over: str, index: int, ceiling: bool) -> Line2D:
+    mean, half = mean_interval(np.stack([run.accuracy for run in runs]))
+    if over == "rounds":
+        x = np.arange(1, len(mean) + 1, dtype=np.float64)
+    else:
+        x = np.mean([run.bytes_up for run in runs], axis=0) / _MEGABYTE
+    # Where the colours begin again the dashes are others; the ceiling is black.
+    colour = "#000000" if ceiling else _COLOURS[index % len(_COLOURS)]
+    (drawn,) = axes.plot(
+        x,
+        mean,
+        color=colour,
+        linestyle=_DASHES[(index + index // len(_COLOURS)) % len(_DASHES)],
+        linewidth=2.4 if index == 0 else 1.4,
+    )
+    if np.isfinite(half).all():
+        low, high = np.clip((mean - half, mean + half), 0, 1)
+        axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
+    return drawn

@@ -1,0 +1,216 @@
+"""For a person: a line per round, a table and a picture, all made from what a run left on disk."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+from rich.table import Table
+
+from pncs_flower.files import replacing
+from pncs_flower.protocol import client_order
+
+from ..run.early_stopping import stopped_after
+from ..run.folder import read_rounds
+from ..toml_file import read_toml
+
+__all__ = ["draw_rounds", "final_table", "round_line"]
+
+PICTURE = "rounds.png"
+"""Name of the picture in a run's folder."""
+
+# Okabe and Ito's colours, which differ in lightness too; index is the state of a client.
+_STATES = ("free", "cooling down", "chosen", "chosen, but delivered nothing")
+_COLOURS = ("#f2f2f2", "#b9d7ec", "#0072b2", "#d55e00")
+_FREE, _COOLING, _CHOSEN, _LOST = range(4)
+
+_MAX_ROWS = 12
+_MAX_LABELS = 30
+_LABEL_STEPS = [m * 10**e for e in range(9) for m in (1, 2, 5)]
+
+
+def round_line(row: Mapping[str, Any], num_rounds: int) -> str:
+    """Return one line about a round, and one more for everything out of the ordinary.
+
+    Parameters
+    ----------
+    row : mapping
+        A line of ``rounds.jsonl``.
+    num_rounds : int
+        How many rounds the run has.
+    """
+    width = len(str(num_rounds))
+    parts = [
+        f"round {row['round']:>{width}}/{num_rounds}",
+        f"accuracy {_number(row['accuracy'], '.3f')}",
+        f"loss {_number(row['loss'], '.3f')}",
+        f"chosen {', '.join(row['chosen']) or 'nobody'}",
+    ]
+    if row["mean_similarity"] is not None:
+        parts.append(f"similarity {row['mean_similarity']:+.3f}")
+    parts.append(f"{sum(row['seconds'].values()):.2f} s")
+    lines = ["  ".join(parts)]
+    lines += [f"  not used: client {key}: {why}" for key, why in row["rejected"].items()]
+    lines += [f"  note: {note}" for note in row["notes"]]
+    return "\n".join(lines)
+
+
+def final_table(path: Path) -> Table:
+    """Return the table of a finished run: its result and its last rounds.
+
+    Parameters
+    ----------
+    path : Path
+        The run's folder.
+    """
+    rows = read_rounds(path)
+    summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+    early = ", stopped early" if stopped_after(rows) else ""
+    table = Table(
+        title=f"Accuracy {_number(summary['initial-accuracy'], '.3f')} before training, "
+        f"{_number(summary['final-accuracy'], '.3f')} after {summary['rounds']} rounds{early} "
+        f"(best {_number(summary['best-accuracy'], '.3f')})",
+        caption=f"{summary['seconds']:.1f} s; clients sent {_bytes(summary['bytes-up'])} "
+        f"and received {_bytes(summary['bytes-down'])}",
+    )
+    for heading in ("round", "accuracy", "loss", "chosen", "cooling down", "similarity", "seconds"):
+        numeric = heading in ("round", "accuracy", "loss", "similarity", "seconds")
+        table.add_column(heading, justify="right" if numeric else "left")
+    for row in rows[-_MAX_ROWS:]:
+        table.add_row(
+            str(row["round"]),
+            _number(row["accuracy"], ".3f"),
+            _number(row["loss"], ".3f"),
+            _few(row["chosen"]),
+            _few(row["cooling"]),
+            _number(row["mean_similarity"], "+.3f"),
+            f"{sum(row['seconds'].values()):.2f}",
+        )
+    return table
+
+
+def draw_rounds(path: Path) -> Path:
+    """Draw ``rounds.png``: accuracy over the rounds, and below it who was chosen and who rested.
+
+    Parameters
+    ----------
+    path : Path
+        The run's folder.
+
+    Returns
+    -------
+    Path
+        The picture.
+
+    Raises
+    ------
+    ValueError
+        If the folder has no rounds.
+    """
+    rows = read_rounds(path)
+    if not rows:
+        raise ValueError(f"{path} has no rounds to draw")
+    summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+    clients = sorted({client for row in rows for client in row["clients"]}, key=client_order)
+    width = min(16.0, max(7.0, 2.5 + 0.22 * len(rows)))
+    height = 3.0 + min(8.0, max(1.6, 0.22 * len(clients)))
+    figure = Figure(figsize=(width, height), dpi=144, layout="constrained")
+    FigureCanvasAgg(figure)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.6, height - 3.0])
+    _draw_accuracy(above, rows, summary["initial-accuracy"])
+    _draw_clients(below, rows, clients)
+    config = read_toml(path / "config.toml")
+    figure.suptitle(
+        f"{config['strategy']} on {config['dataset']}: "
+        f"{config['num-selected']} of {len(clients)} clients per round"
+    )
+    figure.legend(handles=_legend(rows), loc="outside lower center", ncols=4, frameon=False)
+    picture = path / PICTURE
+    with replacing(picture) as file:
+        figure.savefig(file, format="png")
+    return picture
+
+
+def _draw_accuracy(axes: Axes, rows: Sequence[Mapping[str, Any]], initial: float) -> None:
+    rounds = [0, *(row["round"] for row in rows)]
+    accuracy = [initial, *(row["accuracy"] for row in rows)]
+    axes.plot(rounds, accuracy, color="#0072b2", linewidth=1.8, marker="o", markersize=3)
+    axes.annotate(
+        f"{accuracy[-1]:.3f}",
+        (rounds[-1], accuracy[-1]),
+        xytext=(6, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=9,
+        annotation_clip=False,
+    )
+    axes.set_ylabel("test accuracy")
+    axes.set_ylim(0, 1)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.7)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_clients(axes: Axes, rows: Sequence[Mapping[str, Any]], clients: Sequence[str]) -> None:
+    states = [[_state(client, row) for row in rows] for client in clients]
+    first, last = rows[0]["round"], rows[-1]["round"]
+    axes.imshow(
+        states,
+        cmap=ListedColormap(_COLOURS),
+        vmin=-0.5,
+        vmax=len(_STATES) - 0.5,
+        aspect="auto",
+        interpolation="nearest",
+        extent=(first - 0.5, last + 0.5, len(clients) - 0.5, -0.5),
+    )
+    if len(rows) <= 2 * _MAX_LABELS and len(clients) <= _MAX_LABELS:
+        for row in rows[1:]:
+            axes.axvline(row["round"] - 0.5, color="white", linewidth=1)
+        for index in range(1, len(clients)):
+            axes.axhline(index - 0.5, color="white", linewidth=1)
+    step = next(n for n in _LABEL_STEPS if n * _MAX_LABELS >= len(clients))
+    axes.set_yticks(range(0, len(clients), step), clients[::step])
+    axes.set_ylabel("client")
+    axes.set_xlabel("round")
+    axes.set_xlim(-0.5, last + 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
+def _legend(rows: Sequence[Mapping[str, Any]]) -> list[Patch]:
+    lost = any(set(row["chosen"]) - set(row["delivered"]) for row in rows)
+    return [
+        Patch(facecolor=colour, edgecolor="#999999", linewidth=0.5, label=state)
+        for state, colour in zip(_STATES, _COLOURS, strict=True)
+        if lost or state != _STATES[_LOST]
+    ]
+
+
+def _state(client: str, row: Mapping[str, Any]) -> int:
+    if client in row["chosen"]:
+        return _CHOSEN if client in row["delivered"] else _LOST
+    return _COOLING if client in row["cooling"] else _FREE
+
+
+def _few(clients: Sequence[str], most: int = 4) -> str:
+    rest = len(clients) - most
+    return ", ".join(clients[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _bytes(count: int) -> str:
+    value = float(count)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} GB"

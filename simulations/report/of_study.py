@@ -1,0 +1,165 @@
+"""The page, the numbers and the rule that a study of client pairs leaves."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from pncs_flower.files import replacing, write_whole
+
+from ..study.observe import Observations
+from ..study.rule import rule_file
+from ..study.study import ALL, RANDOM, Row, Study, fitted_model
+from ..task import load_inputs
+from .page import picture, table, write_csv, write_page
+
+__all__ = ["FITTED", "judge_rows", "write_table1"]
+
+FITTED = "fitted_rule.py"
+"""Name of the file with the fitted model as a selection rule."""
+
+_TITLE = "Table 1: which feature tells a good pair (arXiv:2506.15923, section V-B)"
+
+
+def judge_rows(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
+    """Hold what the paper says against the rows: verdict, claim and numbers."""
+    by_name = {row.name: row for row in rows}
+    singles = [row for row in rows if row.name not in (ALL, RANDOM)]
+    best = min(singles, key=lambda row: float(row.losses.mean()))
+    own, random = by_name["cos 4"], by_name[RANDOM]
+    mean = {row.name: float(row.losses.mean()) for row in rows}
+    spread = {row.name: float(row.losses.std()) for row in rows}
+    claims = [
+        (
+            best.name == "cos 4",
+            "cos_4 is the best single feature",
+            f"mean relative loss of cos 4 {mean['cos 4']:.3f}, of {best.name} "
+            f"{mean[best.name]:.3f}, of a random pair {mean[RANDOM]:.3f}",
+        ),
+        (
+            own.weight < 0 and mean["cos 4"] < mean[RANDOM],
+            "The pair with the most negative cos_4 is better than a random one",
+            f"weight of cos 4 {own.weight:+.3f}; relative loss {mean['cos 4']:.3f} against "
+            f"{float(random.losses.mean()):.3f}",
+        ),
+        (
+            mean["cos 1"] < mean["cos 4"] and spread["cos 1"] > spread["cos 4"],
+            "cos_1 has a smaller relative loss than cos_4, and a higher variance",
+            f"cos 1 {mean['cos 1']:.3f} (deviation {spread['cos 1']:.3f}), cos 4 "
+            f"{mean['cos 4']:.3f} ({spread['cos 4']:.3f})",
+        ),
+    ]
+    return [("holds" if good else "does not hold", text, shown) for good, text, shown in claims]
+
+
+def write_table1(
+    folder: Path,
+    study: Study,
+    observed: Mapping[tuple[int, int], Observations],
+    rows: Sequence[Row],
+) -> Path:
+    """Write ``report.html``, ``table1.csv`` and ``fitted_rule.py``, and return the page."""
+    _write_csv(folder / "table1.csv", study, rows)
+    write_whole(folder / FITTED, rule_file(fitted_model(study, observed)))
+    _draw(folder / "iterations.png", rows)
+    inputs = load_inputs(next(iter(study.configs().values())))
+    verdicts = "".join(
+        f"<li>{escape(text)}: <strong>{verdict}</strong> ({escape(shown)})</li>"
+        for verdict, text, shown in judge_rows(rows)
+    )
+    notes = "".join(f'<p class="warning">{escape(note)}</p>' for note in inputs.notes)
+    rounds = int(study.settings["num-rounds"])
+    about = (
+        f"{inputs.title}; {study.clients} clients, {rounds} rounds, {study.seeds} seeds; all pairs "
+        "in every round, judged on a tenth of the training examples that no client holds. "
+        "Training goes on from the mean gradient of all clients, which the paper leaves open."
+    )
+    body = [
+        [
+            escape(row.name),
+            *(str(row.ranks.get(labels, "-")) for labels in ("min-max", "softmax")),
+            f"{row.weight:+.3f}" if row.ranks else "-",
+            f"{row.losses.mean():.3f} ± {row.losses.std():.3f}",
+            *(f"{row.losses[i].mean():.3f}" for i in range(len(study.shards))),
+            *(f"{row.losses[:, :, t].mean():.3f}" for t in _shown(rounds)),
+        ]
+        for row in rows
+    ]
+    headings = [
+        "feature",
+        "rank (min-max)",
+        "rank (softmax)",
+        "weight alone",
+        "relative loss ± deviation",
+        *(f"shards {n}" for n in study.shards),
+        *(f"iteration {t + 1}" for t in _shown(rounds)),
+    ]
+    caption = (
+        "Relative loss: of the pair that the feature alone chooses, 0 for the best pair and 1 for "
+        "the worst; the model is fitted on half of the seeds and judged on the other half. Rank: "
+        "by the size of a feature's weight in the logistic model of all features, standardized. "
+        "Weight alone: above 0, larger values tell better pairs."
+    )
+    settings = [[escape(key), escape(str(value))] for key, value in study.settings.items()]
+    parts = [
+        f"<h1>{escape(_TITLE)}</h1><p>{escape(about)}</p>{notes}",
+        f"<h2>What the paper says</h2><ul>{verdicts}</ul>",
+        "<h2>Features</h2>",
+        table(headings, body, caption),
+        "<h2>Over iterations</h2>",
+        picture(folder / "iterations.png", "Relative loss over iterations, by feature"),
+        "<h2>Settings</h2>",
+        table(["setting", "value"], settings, "Other settings are the app's defaults."),
+        f"<p>{FITTED} is the model of all features as a selection rule; its first lines say how "
+        "to use it.</p>",
+    ]
+    page = folder / "report.html"
+    write_page(page, _TITLE, parts)
+    return page
+
+
+def _shown(rounds: int) -> list[int]:
+    """Return some iterations, from 0: the first, the last and two between."""
+    return sorted({round(each) for each in np.linspace(0, rounds - 1, 4)})
+
+
+def _write_csv(path: Path, study: Study, rows: Sequence[Row]) -> None:
+    head = ["feature", "shards", "seed", "iteration", "relative loss"]
+    body = (
+        [row.name, study.shards[i], seed, t + 1, float(value)]
+        for row in rows
+        for (i, seed, t), value in np.ndenumerate(row.losses)
+    )
+    write_csv(path, [head, *body])
+
+
+def _draw(path: Path, rows: Sequence[Row]) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    colours = {"cos 4": "#0072b2", "cos 1": "#e69f00", "cos 2": "#d55e00", "cos 3": "#cc79a7"}
+    dashes = {ALL: ("#009e73", "--"), RANDOM: ("#000000", ":")}
+    figure = Figure(figsize=(7.2, 3.6), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for row in rows:
+        colour, dash = dashes.get(row.name, (colours.get(row.name, "#bbbbbb"), "-"))
+        mean = row.losses.mean(axis=(0, 1))
+        named = row.name in colours or row.name in dashes
+        axes.plot(
+            range(1, len(mean) + 1),
+            mean,
+            color=colour,
+            linestyle=dash,
+            linewidth=2 if named else 0.8,
+            label=row.name if named else None,
+        )
+    axes.plot([], [], color="#bbbbbb", linewidth=0.8, label="other features")
+    axes.set_xlabel("iteration")
+    axes.set_ylabel("relative loss")
+    axes.grid(color="#dddddd", linewidth=0.7)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside right center", frameon=False, fontsize=9)
+    with replacing(path) as file:
+        figure.savefig(file, format="png")

@@ -1,0 +1,1 @@
+"""One run: its strategy, its engine, its settings and its folder."""

@@ -1,0 +1,239 @@
+"""`flwr run` in a world of its own: private home, ports and processes, and its true outcome."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from pncs_flower.files import write_whole
+from pncs_flower.plain_text import without_colours
+
+from ..config import APP_DIRECTORY, Config, format_toml
+from ..machine.processes import adopt_orphans, guarded, ignoring_signals, stop_descendants
+from ..surroundings import short_folder, without_proxy_here
+from .preflight import Placement
+
+__all__ = ["FLOWER_LOG", "RunFailedError", "run_in_flower"]
+
+FLOWER_LOG = "flwr.log"
+"""Name of the file that takes Flower's whole log."""
+
+_POLL = 0.2
+_FINISH_TIMEOUT = 30.0
+_ERROR = re.compile(r"^ERROR|^\w[\w.]*(Error|Exception|Interrupt)\b", re.MULTILINE)
+
+
+class RunFailedError(RuntimeError):
+    """Flower did not complete the run; says why."""
+
+
+def run_in_flower(
+    config: Config,
+    num_clients: int,
+    placement: Placement,
+    output: Path,
+    on_poll: Callable[[], None],
+) -> None:
+    """Run the app in Flower's simulation on Ray, and leave no process behind.
+
+    Parameters
+    ----------
+    config : Config
+        The settings; ``output_dir`` must be absolute.
+    num_clients : int
+        Simulated clients.
+    placement : Placement
+        What each of them gets.
+    output : Path
+        Existing folder for ``flwr.log``.
+    on_poll : callable
+        Called several times a second while the run goes on.
+
+    Raises
+    ------
+    RunFailedError
+        If Flower does not report the run as completed. Its exit code would not tell.
+    """
+    adopt_orphans()
+    home = _home()
+    superlink_log = home / "local-superlink" / "superlink.log"
+    with guarded("FLWR_HOME", home) as guardian:
+        try:
+            with (output / FLOWER_LOG).open("a", encoding="utf-8") as log:
+                _Flower(home).run(config, num_clients, placement, log, on_poll)
+        except RunFailedError as error:
+            # What Flower names is about to be removed, and put there.
+            text = str(error).replace(str(superlink_log), str(output / FLOWER_LOG))
+            raise RunFailedError(text) from None
+        finally:
+            with ignoring_signals():
+                stop_descendants(spared=guardian)
+                _complete(output / FLOWER_LOG, superlink_log)
+                shutil.rmtree(home, ignore_errors=True)
+
+
+def _home() -> Path:
+    """Make the folder of all that Flower and Ray keep."""
+    if "RAY_ADDRESS" in os.environ:  # no Ray is started here
+        return Path(tempfile.mkdtemp(prefix="pncs-"))
+    return short_folder()
+
+
+class _Flower:
+    """Flower's command line, with everything that it keeps in one folder."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._work = home / "work"
+        self._work.mkdir()
+        http_port, control_port = _free_ports(2)
+        (home / "config.toml").write_text(
+            '[superlink]\ndefault = "running"\n'
+            '[superlink.start]\naddress = ":local-in-memory:"\n'
+            # By its address it can be asked, but is not started anew if it is gone.
+            f'[superlink.running]\naddress = "127.0.0.1:{http_port}"\ninsecure = true\n',
+            encoding="utf-8",
+        )
+        scripts = os.pathsep.join((str(Path(sys.executable).parent), sysconfig.get_path("scripts")))
+        self._env = {
+            **without_proxy_here(os.environ),
+            "PATH": scripts + os.pathsep + os.environ.get("PATH", ""),
+            "FLWR_HOME": str(home),
+            "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(http_port),
+            "FLWR_LOCAL_CONTROL_API_PORT": str(control_port),
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            "PYTHONUNBUFFERED": "1",
+            # Their output goes to files in UTF-8, whatever this terminal can show.
+            "PYTHONIOENCODING": "utf-8:backslashreplace",
+        }
+        if "RAY_ADDRESS" not in os.environ:
+            self._env["RAY_TMPDIR"] = str(home)
+
+    def run(
+        self,
+        config: Config,
+        num_clients: int,
+        placement: Placement,
+        log: IO[str],
+        on_poll: Callable[[], None],
+    ) -> None:
+        settings = self._home / "run.toml"
+        settings.write_text(format_toml(config.to_run_config()), encoding="utf-8")
+        federation = {
+            "num-supernodes": num_clients,
+            "client-resources-num-cpus": placement.cpus_per_client,
+            "client-resources-num-gpus": float(placement.gpus_per_client),
+        }
+        if placement.machine is not None:
+            federation["init-args-num-cpus"] = placement.machine.cpus
+            federation["init-args-num-gpus"] = placement.machine.gpus
+        submitted = self._json(
+            "run",
+            str(APP_DIRECTORY),
+            "start",
+            "--run-config",
+            str(settings),
+            "--federation-config",
+            " ".join(f"{key}={value}" for key, value in federation.items()),
+        )
+        if not submitted.get("success"):
+            raise RunFailedError(f"flwr run failed: {_reason(submitted)}")
+        run_id = submitted["run-id"]
+        status = details = ""
+        while not status.startswith("finished"):
+            self._follow(run_id, log, on_poll)
+            status, details = self._outcome(run_id)
+        on_poll()
+        if status != "finished:completed":
+            raise RunFailedError(
+                "\n".join([f"Flower reports {status}: {details}", *_last_errors(log.name, details)])
+            )
+
+    def _follow(self, run_id: str, log: IO[str], on_poll: Callable[[], None]) -> None:
+        """Copy the run's log until it ends."""
+        # A connection that breaks ends it too soon; the next one brings it all again.
+        log.seek(0)
+        log.truncate()
+        follower = subprocess.Popen(
+            ["flwr", "log", run_id, "running", "--stream"],
+            cwd=self._work,
+            env=self._env,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        while follower.poll() is None:
+            on_poll()
+            time.sleep(_POLL)
+
+    def _outcome(self, run_id: str) -> tuple[str, str]:
+        """Return the run's status with its details: the final one, if it comes soon."""
+        deadline = time.monotonic() + _FINISH_TIMEOUT
+        while True:
+            answer = self._json("list", "running", "--run-id", run_id)
+            run: dict[str, Any] = next(iter(answer.get("runs", [])), {})
+            status = str(run.get("status", ""))
+            if status.startswith("finished"):
+                return status, without_colours(str(run.get("status-details") or ""))
+            if time.monotonic() > deadline:
+                if not status:
+                    raise RunFailedError(f"Flower's SuperLink does not answer: {_reason(answer)}")
+                return status, ""
+            time.sleep(_POLL)
+
+    def _json(self, *arguments: str) -> dict[str, Any]:
+        process = subprocess.run(
+            ["flwr", *arguments, "--format", "json"],
+            cwd=self._work,
+            env=self._env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        try:
+            answer: dict[str, Any] = json.loads(process.stdout)
+        except ValueError:
+            return {"error-message": process.stdout + process.stderr}
+        return answer
+
+
+def _complete(log: Path, superlink_log: Path) -> None:
+    """Put the SuperLink's own log after the run's, and take the colours out."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    if superlink_log.exists():
+        text += "\nThe SuperLink's log\n\n"
+        text += superlink_log.read_text(encoding="utf-8", errors="replace")
+    write_whole(log, without_colours(text))
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(s.getsockname()[1]) for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+def _reason(answer: dict[str, Any]) -> str:
+    return without_colours(str(answer.get("error-message") or answer)).strip()
+
+
+def _last_errors(log: str, known: str, count: int = 5) -> list[str]:
+    """Return a log's last errors other than the one that is known, and where to read more."""
+    text = without_colours(Path(log).read_text(encoding="utf-8", errors="replace"))
+    lines = dict.fromkeys(line.rstrip() for line in text.splitlines() if _ERROR.search(line))
+    message = known.rpartition("exception: ")[2]
+    news = [line for line in lines if not message or message not in line]
+    return [*news[-count:], f"Flower's log: {log}"]

@@ -1,0 +1,228 @@
+"""What a run leaves on disk: written as it goes, and read by whoever reports on it."""
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pncs_flower.files import replacing, write_whole
+from pncs_flower.strategies import RoundRecord
+from pncs_flower.strategies.record import append_json_line, write_json_lines
+from pncs_flower.strategies.resume.lock import hold_folder
+
+from ..config import Config
+from .settings import SETTINGS, keep_settings, refuse_other_settings
+
+__all__ = [
+    "CHECKPOINT",
+    "ROUNDS",
+    "RunFolder",
+    "output_path",
+    "read_rounds",
+]
+
+CHECKPOINT = "checkpoint"
+"""Name of the folder that a run is resumed from."""
+
+ROUNDS = "rounds.jsonl"
+"""Name of the file with one line of JSON for each round."""
+
+
+def output_path(config: Config) -> Path:
+    """Return the absolute path of a run's folder, made, which must not hold another run.
+
+    Raises
+    ------
+    FileExistsError
+        If there are rounds, other settings or a checkpoint in it, unless the run is to be resumed:
+        two runs in one file would look like one.
+    FileNotFoundError
+        If the run to resume is not there.
+    ValueError
+        If the folder cannot be made, another process writes to the run that is to be resumed, or
+        it was not saved, or has other settings.
+    """
+    if config.resume:
+        path = Path(config.output_dir).expanduser().resolve()
+        if not config.output_dir or not (path / SETTINGS).exists():
+            raise FileNotFoundError(f"{config.output_dir or 'output-dir'} holds no run to resume")
+        refuse_other_settings(path, config)
+        lock = hold_folder(path)  # now, not only when the run has been started
+        if lock is not None:
+            lock.close()
+        return path
+    default = f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config.strategy.replace(':', '-')}"
+    path = Path(config.output_dir or default).expanduser().resolve()
+    try:
+        if config.output_dir:
+            path.mkdir(parents=True, exist_ok=True)
+        else:
+            path = _new_folder(path)
+        taken = _holds_a_run(path, config)
+    except OSError as error:
+        raise ValueError(
+            f"output-dir is {str(path)!r}, where no folder can be made: {error.strerror}. Give the "
+            "path of a folder that you may write"
+        ) from None
+    if taken:
+        raise FileExistsError(
+            f"{path} holds a run already: choose another output-dir, or go on with that run: "
+            f"pncs run --resume {path}"
+        )
+    return path
+
+
+def _holds_a_run(path: Path, config: Config) -> bool:
+    """Tell whether a run has begun in a folder, unless it has these settings and did nothing."""
+    if read_rounds(path) or any((path / CHECKPOINT).glob("*")):
+        return True
+    try:
+        refuse_other_settings(path, config)
+    except FileNotFoundError:
+        return False
+    except ValueError:
+        return True
+    return False
+
+
+def _new_folder(path: Path) -> Path:
+    """Make a folder of that name, or with a number after it if a run began in the same second."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    name, number = path.name, 1
+    while True:
+        try:
+            path.mkdir()
+        except FileExistsError:
+            number += 1
+            path = path.with_name(f"{name}-{number}")
+        else:
+            return path
+
+
+class RunFolder:
+    """Writes a run's folder.
+
+    Parameters
+    ----------
+    path : Path
+        The folder; made if it does not exist.
+    config : Config
+        The settings; see `run_settings.keep_settings`.
+
+    Attributes
+    ----------
+    rows : list of dict
+        The rounds in it, also those of an earlier start of the same run.
+
+    Raises
+    ------
+    FileNotFoundError
+        If it is to be resumed and holds no run.
+    ValueError
+        If another process writes to it now, or it holds a run with other settings.
+    """
+
+    def __init__(self, path: Path, config: Config) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._lock = hold_folder(path)
+        try:
+            keep_settings(path, config)
+            self.rows = read_rounds(path)
+        except BaseException:
+            self.close()
+            raise
+        # Without the line that was being written when an earlier start was stopped.
+        write_json_lines(path / ROUNDS, self.rows)
+
+    def add_round(self, row: Mapping[str, Any]) -> None:
+        """Append a round to ``rounds.jsonl``; a number that is not finite becomes null.
+
+        Rounds from this one on, of an earlier start that did not come to save them, are dropped.
+        """
+        kept = [earlier for earlier in self.rows if earlier["round"] < row["round"]]
+        if len(kept) < len(self.rows):
+            self.rows = kept
+            write_json_lines(self.path / ROUNDS, kept)
+        self.rows.append(_finite(dict(row)))
+        append_json_line(self.path / ROUNDS, self.rows[-1])
+
+    def complete(self, history: Sequence[RoundRecord], scores: Mapping[int, Any]) -> None:
+        """Put back rounds whose lines were lost, though the checkpoint of a later one was not.
+
+        Parameters
+        ----------
+        history : sequence of RoundRecord
+            All rounds of the run.
+        scores : mapping of int to mapping
+            Accuracy and loss by round.
+        """
+        there = {row["round"]: row for row in self.rows}
+        if [record.round for record in history] == list(there):
+            return
+        elapsed, rows = 0.0, []
+        for record in history:
+            row = there.get(record.round)
+            if row is None:
+                elapsed += sum(record.seconds.values())
+                row = {**record.to_dict(), **scores.get(record.round, {}), "elapsed": elapsed}
+                row["notes"] = [*row["notes"], "its line was lost, and written again at the end"]
+            elapsed = row["elapsed"]
+            rows.append(_finite(row))
+        self.rows = rows
+        write_json_lines(self.path / ROUNDS, rows)
+
+    def close(self) -> None:
+        """Let another process write to the folder."""
+        if self._lock is not None:
+            self._lock.close()
+
+    def finish(self, weights: Mapping[str, NDArray[Any]], summary: Mapping[str, Any]) -> None:
+        """Write ``weights.npz`` and ``summary.json``, and close the folder."""
+        with replacing(self.path / "weights.npz") as file:
+            np.savez(file, allow_pickle=False, **weights)
+        text = json.dumps(_finite(dict(summary)), indent=2, allow_nan=False)
+        write_whole(self.path / "summary.json", text + "\n")
+        self.close()
+
+
+def read_rounds(path: Path, skip: int = 0) -> list[dict[str, Any]]:
+    """Return the rounds in a run's folder, without the first ``skip``.
+
+    A line that is still being written is left for the next time.
+
+    Raises
+    ------
+    ValueError
+        If a line is no JSON.
+    """
+    try:
+        text = (path / ROUNDS).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    rows = []
+    for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), start=1):
+        if number <= skip:
+            continue
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            raise ValueError(
+                f"line {number} of {path / ROUNDS} is no round of a run: remove it"
+            ) from None
+    return rows
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

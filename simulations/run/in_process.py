@@ -1,0 +1,135 @@
+"""A grid that calls the real ClientApp in this process: no Ray, no network, the same bits."""
+
+from collections.abc import Iterable, Mapping
+from uuid import uuid4
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+
+from pncs_flower.strategies.grids.releases import Run, set_task_identity
+
+__all__ = ["InProcessGrid"]
+
+_FIRST_NODE_ID = 1000
+_RUN_ID = 1
+
+Scalar = bool | int | float | str
+
+
+class InProcessGrid(Grid):
+    """Run simulated clients one after the other in the calling process.
+
+    Parameters
+    ----------
+    client_app : ClientApp
+        The app that every client runs, with its mods.
+    num_clients : int
+        How many clients there are; client i has ``partition-id`` i.
+    run_config : mapping of str to scalar, optional (default: empty)
+        What the clients read from ``context.run_config``.
+
+    Notes
+    -----
+    A client sees what it would see in a process of its own: records of its own, and a state that
+    is kept only if its app returns. Messages are handled when they are pushed.
+    """
+
+    simulated = True
+    """All nodes are there from the start; see `pncs_flower.strategies.grids.polling`."""
+
+    def __init__(
+        self,
+        client_app: ClientApp,
+        num_clients: int,
+        run_config: Mapping[str, Scalar] | None = None,
+    ) -> None:
+        set_task_identity(_RUN_ID)
+        self._app = client_app
+        self._replies: dict[str, Message] = {}
+        self.contexts = {
+            _FIRST_NODE_ID + i: Context(
+                run_id=_RUN_ID,
+                node_id=_FIRST_NODE_ID + i,
+                node_config={"partition-id": i, "num-partitions": num_clients},
+                state=RecordDict(),
+                run_config=dict(run_config or {}),
+            )
+            for i in range(num_clients)
+        }
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the node ids of all clients."""
+        return list(self.contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Have every message handled by its client and keep the replies."""
+        ids = []
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = message_id = uuid4().hex
+            if message.metadata.dst_node_id not in self.contexts:
+                continue  # Flower, too, drops a message to an unknown node
+            self._replies[message_id] = self._handle(message)
+            ids.append(message_id)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Hand over the replies to these messages, once."""
+        return [self._replies.pop(i) for i in list(message_ids) if i in self._replies]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Push messages and pull their replies; there is nothing to wait for."""
+        return self.pull_messages(self.push_messages(messages))
+
+    def _handle(self, message: Message) -> Message:
+        context = self.contexts[message.metadata.dst_node_id]
+        state = _own_copy(context.state)
+        # The metadata is that of the message, which only Flower's own keyword can say.
+        own_message = Message(  # type: ignore[call-overload]
+            content=_own_copy(message.content), metadata=message.metadata
+        )
+        own_context = Context(
+            run_id=context.run_id,
+            node_id=context.node_id,
+            node_config=context.node_config,
+            state=state,
+            run_config=context.run_config,
+        )
+        try:
+            reply = self._app(own_message, own_context)
+        except Exception as error:  # whatever a client app raises is an error reply in Flower
+            code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+            return Message(Error(code, f"{type(error)}:<'{error}'>"), reply_to=message)
+        context.state = own_context.state
+        if reply.has_error():
+            return reply
+        return Message(content=_own_copy(reply.content), reply_to=message)
+
+    # The rest of Flower's interface, which only its own runtime needs.
+
+    @property
+    def run(self) -> Run:
+        """Return the run that the clients believe to be in."""
+        return Run.create_empty(_RUN_ID)
+
+    def set_run(self, run: Run) -> None:
+        """Ignore the run: there is only one."""
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Create a message (deprecated in Flower; use `Message`)."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+
+def _own_copy(records: RecordDict) -> RecordDict:
+    """Copy records, but not the arrays in them, which are immutable bytes."""
+    return RecordDict({name: record.copy() for name, record in records.items()})

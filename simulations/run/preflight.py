@@ -1,0 +1,217 @@
+"""What can be known to go wrong before anything starts, said before anything starts."""
+
+import os
+from dataclasses import dataclass
+
+import torch
+from flwr.app import ArrayRecord
+
+from pncs_flower.layers import choose_layers
+
+from ..config import Config
+from ..task import empty_model, load_inputs
+from .gpu_memory import check_gpu_memory, free_gpu_memory
+from .strategy import build_strategy
+
+__all__ = ["Machine", "Placement", "check_device", "check_run", "detect_machine", "place_clients"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What simulated clients can be given.
+
+    Attributes
+    ----------
+    cpus : int
+        CPU cores that this process may use.
+    gpus : int
+        GPUs that PyTorch sees.
+    gpu_memory : int (default: 0)
+        Bytes that are free on the GPU that has the least; 0 if that is not known.
+    """
+
+    cpus: int
+    gpus: int
+    gpu_memory: int = 0
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What each client gets while it computes.
+
+    Attributes
+    ----------
+    cpus_per_client : int
+        CPU cores.
+    gpus_per_client : float
+        Share of a GPU, or whole GPUs above 1; 0 for none.
+    at_once : int or None
+        How many clients compute at the same time; None on a cluster, which decides itself.
+    machine : Machine or None
+        What Ray is told to have; None on a cluster.
+    """
+
+    cpus_per_client: int
+    gpus_per_client: float
+    at_once: int | None
+    machine: Machine | None
+
+    def describe(self) -> str:
+        """Return one line for a person."""
+        share = _count(self.cpus_per_client, "CPU")
+        if self.gpus_per_client:
+            share += f" and {self.gpus_per_client:g} GPU"
+        if self.machine is None:
+            return f"each client gets {share} of the Ray cluster"
+        has = _count(self.machine.cpus, "CPU")
+        if self.machine.gpus:
+            has += f" and {_count(self.machine.gpus, 'GPU')}"
+        return f"each client gets {share}; {self.at_once} at once on {has}"
+
+
+def detect_machine() -> Machine:
+    """Return what this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cpus = len(affinity(0)) if affinity else os.cpu_count() or 1
+    gpus = torch.cuda.device_count()
+    return Machine(cpus, gpus, free_gpu_memory() if gpus else 0)
+
+
+def place_clients(
+    config: Config,
+    num_clients: int,
+    machine: Machine | None,
+    *,
+    cpus_per_client: int = 1,
+    gpus_per_client: float = 0.0,
+    logical_gpus: int = 0,
+) -> Placement:
+    """Decide what each simulated client gets.
+
+    Parameters
+    ----------
+    config : Config
+        The settings; their ``device`` says whether clients want a GPU.
+    num_clients : int
+        How many clients there are.
+    machine : Machine or None
+        What there is; None for a Ray cluster, of which nothing is known here.
+    cpus_per_client : int (default: 1)
+        CPU cores for each client.
+    gpus_per_client : float (default: 0.0)
+        Share of a GPU for each client.
+    logical_gpus : int (default: 0)
+        GPUs that Ray is to pretend, to rehearse a placement on a machine without any.
+
+    Raises
+    ------
+    ValueError
+        If the machine does not have it; says what to change.
+    """
+    if cpus_per_client < 1:
+        raise ValueError(f"cpus-per-client = {cpus_per_client} must be at least 1")
+    if gpus_per_client < 0 or (gpus_per_client > 1 and gpus_per_client % 1):
+        raise ValueError(
+            f"gpus-per-client = {gpus_per_client} must be 0, a share of one GPU such as 0.25, or "
+            "a whole number"
+        )
+    if config.device == "cuda" and not gpus_per_client:
+        raise ValueError(
+            "device = 'cuda' but gpus-per-client = 0: give each client a share of a GPU, such as "
+            "0.25, or set device to auto or cpu"
+        )
+    if machine is None:
+        return Placement(cpus_per_client, gpus_per_client, None, None)
+    if logical_gpus:
+        if config.device != "cpu":
+            raise ValueError(
+                f"logical-gpus = {logical_gpus} are only counted, they cannot compute: set device "
+                f"to cpu (it is {config.device})"
+            )
+        machine = Machine(machine.cpus, logical_gpus)
+    if gpus_per_client > machine.gpus:
+        given = f"gpus-per-client = {gpus_per_client:g}"
+        if logical_gpus:
+            raise ValueError(
+                f"{given}, but logical-gpus = {logical_gpus}: pretend more, or ask less"
+            )
+        raise ValueError(
+            f"{given}, but PyTorch sees {_count(machine.gpus, 'GPU')} on this machine: leave "
+            "gpus-per-client out to compute on the CPU; mend the driver or install a PyTorch that "
+            "matches it, if there is a GPU; or rehearse the placement with device = cpu and "
+            "logical-gpus = 1"
+        )
+    if cpus_per_client > machine.cpus:
+        raise ValueError(
+            f"cpus-per-client = {cpus_per_client}, but this machine has {machine.cpus} CPUs: ask "
+            f"for at most {machine.cpus}"
+        )
+    slots = machine.cpus // cpus_per_client
+    if gpus_per_client > 1:
+        slots = min(slots, int(machine.gpus // gpus_per_client))
+    elif gpus_per_client > 0:
+        slots = min(slots, machine.gpus * int(1 / gpus_per_client + 1e-9))
+    return Placement(cpus_per_client, gpus_per_client, min(slots, num_clients), machine)
+
+
+def check_device(config: Config) -> None:
+    """Refuse a GPU that this process does not have.
+
+    Raises
+    ------
+    ValueError
+        If the settings want one and there is none.
+    """
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            "device = 'cuda', but PyTorch sees no GPU on this machine: leave device out, or set it "
+            "to cpu"
+        )
+
+
+def check_run(
+    config: Config, num_clients: int | None = None, placement: Placement | None = None
+) -> None:
+    """Check what a run needs: data, strategy, layers, enough clients, and memory on the GPUs.
+
+    Parameters
+    ----------
+    config : Config
+        The settings.
+    num_clients : int, optional (default: None)
+        How many clients there will be, where that is known.
+    placement : Placement, optional (default: None)
+        What each of them gets, where that is known.
+
+    Raises
+    ------
+    ValueError
+        If the settings do not fit each other.
+    FileNotFoundError
+        If the data is not there.
+    """
+    if num_clients is not None and config.num_selected > num_clients:
+        raise ValueError(
+            f"num-selected = {config.num_selected}, but there are {num_clients} clients: select "
+            "fewer, or have more clients"
+        )
+    inputs = load_inputs(config)
+    model = empty_model(config, inputs)
+    request = build_strategy(config).rule.request
+    if request is not None:
+        choose_layers(ArrayRecord(model.state_dict()), request.layers)
+    if num_clients is not None:
+        inputs.check_division(config, num_clients)
+    if num_clients is not None and placement is not None and placement.machine is not None:
+        check_gpu_memory(
+            config,
+            inputs,
+            num_clients,
+            placement.at_once or 1,
+            placement.gpus_per_client,
+            placement.machine.gpu_memory,
+        )
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" + ("" if number == 1 else "s")

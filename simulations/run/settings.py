@@ -1,0 +1,185 @@
+"""A run's settings on disk: written once and whole, and held against those that it goes on with."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pncs_flower.files import write_whole
+
+from ..config import Config, Scalar, default_run_config, format_toml
+from ..task import inputs_fingerprint
+from ..toml_file import read_toml
+
+__all__ = [
+    "CHANGEABLE",
+    "SETTINGS",
+    "SavedSettings",
+    "installed_version",
+    "keep_settings",
+    "read_settings",
+    "refuse_other_settings",
+]
+
+SETTINGS = "config.toml"
+"""Name of the file with the settings of a run."""
+
+CHANGEABLE = (
+    "num-rounds",  # more of them are wanted
+    "resume",
+    # Where something is: of the data and the weights the contents are compared.
+    "output-dir",
+    "data-dir",
+    "weights",
+    "cache-dir",
+    "device",
+    "tensorboard",
+)
+"""The settings that may be others when a run goes on. All others decide what comes out."""
+
+_RUN = "run"
+_HEAD = f"# Written once, when the run began; what [{_RUN}] says shows that all of it is here.\n"
+
+
+@dataclass(frozen=True)
+class SavedSettings:
+    """What ``config.toml`` says.
+
+    Attributes
+    ----------
+    settings : mapping of str to scalar
+        Every setting that the release knew which wrote them.
+    release : str
+        That release.
+    clients : int or None
+        How many clients the run has; None where whoever began it did not know.
+    examples : str
+        Fingerprint of data and frozen weights, see `inputs.inputs_fingerprint`.
+    """
+
+    settings: Mapping[str, Scalar]
+    release: str
+    clients: int | None
+    examples: str
+
+
+def installed_version(package: str) -> str:
+    """Return the version of a package, or that it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:  # the library runs from a bundle
+        return "not installed"
+
+
+def keep_settings(folder: Path, config: Config, clients: int | None = None) -> None:
+    """Write a run's settings if they are not there; else make sure that they are the same.
+
+    Parameters
+    ----------
+    folder : Path
+        The run's folder.
+    config : Config
+        The settings.
+    clients : int, optional (default: None)
+        How many clients there are, if that is known.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the run is to be resumed, and there are no settings.
+    ValueError
+        If those that are there cannot be read, or are others.
+    """
+    if config.resume or (folder / SETTINGS).exists():
+        refuse_other_settings(folder, config, clients)
+        return
+    settings = replace(config, resume=False).to_run_config()
+    about: dict[str, Scalar] = {
+        "release": installed_version("pncs-flower"),
+        "clients": clients or 0,
+        "examples": inputs_fingerprint(config),
+    }
+    about["check"] = _check(settings, about)
+    write_whole(
+        folder / SETTINGS,
+        f"{_HEAD}{format_toml(settings)}\n[{_RUN}]\n{format_toml(about)}",
+    )
+
+
+def read_settings(folder: Path) -> SavedSettings:
+    """Read what `keep_settings` wrote.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder holds no run.
+    ValueError
+        If the file is cut off or changed; names what it lacks.
+    """
+    file = folder / SETTINGS
+    if not file.is_file():
+        raise FileNotFoundError(f"{folder} holds no run to resume: it has no {SETTINGS}")
+    try:
+        found: dict[str, Any] = read_toml(file)
+    except ValueError as error:
+        raise ValueError(f"{error}: {_REMEDY}") from None
+    about = found.pop(_RUN, None)
+    whole = isinstance(about, dict) and about.get("check") == _check(found, about)
+    if not whole:
+        lacks = [key for key in default_run_config() if key not in found]
+        has = about if isinstance(about, dict) else {}
+        lacks += [f"{key} in [{_RUN}]" for key in _ABOUT if key not in has]
+        what = f"it lacks {', '.join(lacks)}" if lacks else "its check does not match"
+        raise ValueError(
+            f"{file} is cut off, was changed, or was written before releases were noted in it "
+            f"({what}): {_REMEDY}"
+        )
+    return SavedSettings(found, about["release"], about["clients"] or None, about["examples"])
+
+
+_ABOUT = ("release", "clients", "examples", "check")
+_REMEDY = (
+    "going on with other settings would give another result. Put the file back as it was, or start "
+    "the run anew in another folder"
+)
+
+
+def refuse_other_settings(folder: Path, config: Config, clients: int | None = None) -> None:
+    """Refuse to go on with other settings, data, weights or clients than a run was started with.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder holds no run.
+    ValueError
+        If something differs that decides the result, or what is there cannot be read.
+    """
+    saved = read_settings(folder)
+    # Settings that are newer than the run had their defaults.
+    before = default_run_config() | dict(saved.settings)
+    other = [
+        f"{key} is {value!r}, but it was started with {before[key]!r}"
+        for key, value in config.to_run_config().items()
+        if key not in CHANGEABLE and value != before[key]
+    ]
+    if clients and saved.clients and clients != saved.clients:
+        other.append(f"it is given {clients} clients, but it was started with {saved.clients}")
+    if not other and inputs_fingerprint(config) != saved.examples:
+        other.append(
+            f"data-dir is {config.data_dir!r} and weights is {config.weights!r}, but it was "
+            f"started with {before['data-dir']!r} and {before['weights']!r}, whose contents were "
+            "others, or an earlier release made other examples of them"
+        )
+    if other:
+        raise ValueError(
+            f"the run in {folder} cannot go on: {'; '.join(other)}. Leave such settings out, or "
+            "start another run in another folder"
+        )
+
+
+def _check(settings: Mapping[str, Any], about: Mapping[str, Any]) -> str:
+    """Hash the settings and what is said of them."""
+    values = {**settings, **{f"{_RUN}.{key}": about.get(key) for key in _ABOUT[:-1]}}
+    return blake2b(format_toml(values).encode(), digest_size=16).hexdigest()

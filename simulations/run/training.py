@@ -1,0 +1,171 @@
+"""One run, on whatever grid it is given: strategy, model, evaluation and results."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.serverapp import Grid
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from pncs_flower.clients.device import choose_device, compute_in
+from pncs_flower.clients.pytorch import CHUNK
+from pncs_flower.strategies import EmptyRoundsError, RoundRecord
+
+from ..config import Config
+from ..task import Inputs, initial_model, load_inputs
+from .early_stopping import stop_note, stopped_after
+from .folder import CHECKPOINT, ROUNDS, RunFolder
+from .preflight import check_run
+from .settings import installed_version
+from .strategy import build_strategy
+from .watch import TENSORBOARD, open_tensorboard, watch_similarity
+
+__all__ = ["evaluate", "train"]
+
+_LAST = 5
+_PACKAGES = ("pncs-flower", "flwr", "torch", "numpy")
+
+
+def evaluate(
+    model: nn.Module, images: Tensor, labels: Tensor, precision: str = "float32"
+) -> tuple[float, float]:
+    """Return accuracy (0 to 1) and mean cross-entropy of a model."""
+    model.eval()
+    correct, loss = 0, 0.0
+    with torch.inference_mode(), compute_in(precision, images.device):
+        for chunk, answers in zip(images.split(CHUNK), labels.split(CHUNK), strict=True):
+            logits = model(chunk)
+            correct += int((logits.argmax(1) == answers).sum())
+            loss += float(cross_entropy(logits, answers, reduction="sum"))
+    return correct / len(labels), loss / len(labels)
+
+
+def train(
+    grid: Grid,
+    config: Config,
+    output: Path,
+    on_round: Callable[[Mapping[str, Any]], None],
+) -> None:
+    """Train and leave the results in a folder.
+
+    Parameters
+    ----------
+    grid : Grid
+        Where the clients are.
+    config : Config
+        The settings.
+    output : Path
+        The run's folder; see `results.RunFolder`.
+    on_round : callable
+        Called with each round's row as it is written to ``rounds.jsonl``: the strategy's
+        `RoundRecord`, ``accuracy`` and ``loss`` on the test examples, and ``elapsed``, the
+        seconds since training began; and of PNCS with few clients ``similarity``, see `watch`.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If the settings cannot be carried out; before anything starts.
+    SelectionError
+        If several rounds in a row, or all there are, came to nothing, because no client delivered
+        an update; says why.
+    """
+    check_run(config)
+    inputs = load_inputs(config)
+    model = initial_model(config, inputs)
+    initial = ArrayRecord(model.state_dict())
+    strategy = build_strategy(config, output / CHECKPOINT if config.checkpoint else None)
+    similarities = watch_similarity(strategy)
+    log_round = open_tensorboard(output / TENSORBOARD) if config.tensorboard else lambda row: None
+    folder = RunFolder(output, config)
+    device = choose_device("cpu" if config.device == "cpu" else "auto")
+    examples, labels = (tensor.to(device) for tensor in inputs.test_tensors())
+    model.to(device)
+
+    def scores_now() -> dict[str, float]:
+        accuracy, loss = evaluate(model, examples, labels, config.precision)
+        return {"accuracy": accuracy, "loss": loss}
+
+    first = scores_now()
+    start = time.perf_counter() - (folder.rows[-1]["elapsed"] if folder.rows else 0.0)
+
+    def after_round(number: int, arrays: ArrayRecord) -> MetricRecord:
+        if number == 0:
+            return MetricRecord({**first})
+        model.load_state_dict(arrays.to_torch_state_dict())
+        scores = scores_now()
+        record = strategy.history[-1]
+        before = [row["accuracy"] for row in folder.rows if row["round"] < number]
+        if config.stop_after and len(before) < number - 1:
+            raise ValueError(
+                f"{output / ROUNDS} has {len(before)} of {number - 1} rounds, and stop-after needs "
+                "the accuracies of all of them: put the lines back, or start the run anew"
+            )
+        so_far = [first["accuracy"], *before, scores["accuracy"]]
+        note = stop_note(so_far, config.stop_after) if number < config.num_rounds else None
+        record.notes += [] if note is None else [note]
+        row = {**record.to_dict(), **scores, "elapsed": time.perf_counter() - start}
+        if (similarity := similarities()) is not None:
+            row["similarity"] = similarity
+        folder.add_round(row)
+        log_round(row)
+        on_round(row)
+        return MetricRecord({**scores})
+
+    # Of the checkpoint, whose last line is there even if that of the folder is not.
+    def last_round() -> list[dict[str, Any]]:
+        return [record.to_dict() for record in strategy.history[-1:]]
+
+    result = strategy.start(
+        grid,
+        initial,
+        num_rounds=config.num_rounds,
+        evaluate_fn=after_round,
+        should_stop=(lambda *_: stopped_after(last_round()) is not None)
+        if config.stop_after
+        else None,
+    )
+    folder.complete(strategy.history, result.evaluate_metrics_serverapp)
+    _require_an_update(strategy.history)
+    weights = {name: array.numpy() for name, array in result.arrays.items()}
+    folder.finish(weights, _summary(folder.rows, first, str(device), inputs))
+
+
+def _require_an_update(history: Sequence[RoundRecord]) -> None:
+    """Refuse to call a run done whose rounds were all empty, but too few for the limit on them."""
+    if not any(record.delivered for record in history):
+        last = history[-1]
+        reasons = "; ".join(f"client {key}: {reason}" for key, reason in last.rejected.items())
+        raise EmptyRoundsError(
+            f"no client delivered an update in any of {len(history)} rounds, in the last one for "
+            f"this reason: {reasons or 'none is given'}"
+        )
+
+
+def _summary(
+    rows: list[dict[str, Any]], first: Mapping[str, float], server_device: str, inputs: Inputs
+) -> dict[str, Any]:
+    accuracies = [row["accuracy"] for row in rows]
+    chosen = Counter(client for row in rows for client in row["chosen"])
+    return {
+        "rounds": len(rows),
+        "stopped-after-round": stopped_after(rows),
+        "initial-accuracy": first["accuracy"],
+        "initial-loss": first["loss"],
+        "final-accuracy": accuracies[-1],
+        "final-loss": rows[-1]["loss"],
+        "best-accuracy": max(accuracies),
+        "mean-accuracy-of-last-5-rounds": sum(accuracies[-_LAST:]) / len(accuracies[-_LAST:]),
+        "seconds": rows[-1]["elapsed"],
+        "bytes-down": sum(sum(row["bytes_down"].values()) for row in rows),
+        "bytes-up": sum(sum(row["bytes_up"].values()) for row in rows),
+        "times-chosen": dict(sorted(chosen.items(), key=lambda item: (len(item[0]), item[0]))),
+        "data": inputs.title,
+        "notes": list(inputs.notes),
+        "server-device": server_device,
+        "versions": {name: installed_version(name) for name in _PACKAGES},
+    }

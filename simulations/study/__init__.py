@@ -1,0 +1,1 @@
+"""The study of pairs of clients behind the paper's first table."""

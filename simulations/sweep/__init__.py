@@ -1,0 +1,1 @@
+"""Sweeps: rules x settings x seeds, each cell a run."""

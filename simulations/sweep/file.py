@@ -1,0 +1,84 @@
+"""A grid's small TOML file, read and checked key by key."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from ..toml_file import read_toml
+from .plan import Report
+from .sweep import Grid, tupled
+
+__all__ = ["read_grid"]
+
+
+def read_grid(path: Path) -> Grid:
+    """Read a grid's TOML file.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If it is not TOML, or has an unknown key or a wrong value; names it.
+    """
+    try:
+        values = read_toml(path)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no file {path}") from None
+    try:
+        report = values.pop("report", {})
+        if not isinstance(report, dict):
+            raise ValueError(f"report = {report!r} must be a table: [report]")
+        _check_keys(report, Report, "report.")
+        _check_keys(values, Grid)
+        _check_quick(values.get("quick", {}))
+        missing = [key for key in ("title", "rules") if key not in values]
+        if missing:
+            raise ValueError(f"missing: {', '.join(missing)}")
+        grid = Grid(
+            **{key: tupled(value) for key, value in values.items()},
+            report=Report(**{key: tupled(value) for key, value in report.items()}),
+        )
+        grid.quickened()
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return grid
+
+
+def _check_keys(values: Mapping[str, Any], kind: Any, prefix: str = "") -> None:
+    types = {f.name: f.type for f in fields(kind)}
+    for key, value in values.items():
+        if key not in types:
+            near = get_close_matches(key, types, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(types)}"
+            raise ValueError(f"unknown key {prefix}{key}: {hint}")
+        wanted = str(types[key])
+        good = (
+            (type(value) is int and wanted == repr(int))
+            or (isinstance(value, str) and wanted == repr(str))
+            or (isinstance(value, dict) and "Mapping[str" in wanted and "tuple" not in wanted)
+            or (isinstance(value, list) and "tuple" in wanted and _all_of(value, wanted))
+        )
+        if not good:
+            raise ValueError(f"{prefix}{key} = {value!r} has the wrong type")
+
+
+def _check_quick(values: Mapping[str, Any]) -> None:
+    """Check the keys of the grid that are replaced; settings are checked with all others."""
+    keys = {f.name for f in fields(Grid)}
+    for key in ("title", "quick", "report"):
+        if key in values:
+            raise ValueError(f"[quick] cannot replace {key}")
+    if "settings" in values:
+        raise ValueError("[quick.settings]: settings stand in [quick] itself")
+    _check_keys({key: value for key, value in values.items() if key in keys}, Grid, "quick.")
+
+
+def _all_of(values: Sequence[Any], wanted: str) -> bool:
+    kinds: tuple[type, ...] = (dict,)
+    for name, kind in (("tuple[int", (int,)), ("tuple[str", (str,)), ("tuple[float", (float, int))):
+        if wanted.startswith(name):
+            kinds = kind
+    return all(isinstance(value, kinds) and not isinstance(value, bool) for value in values)

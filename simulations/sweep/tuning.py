@@ -1,0 +1,104 @@
+"""The learning rate of each rule in each setting, chosen on validation examples."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..config import Scalar
+from .sweep import Cell, Grid, short
+
+__all__ = ["FIRST_SEED", "Tuned", "choose_rates", "tuning_cells", "with_rates"]
+
+FIRST_SEED = 1000
+"""Seeds of tuning start here: its partitions and initial weights are none of the grid's."""
+
+_LAST = 5
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What was chosen for the runs that share a panel and a line.
+
+    Attributes
+    ----------
+    panel, line : str
+        Which runs.
+    lr : float
+        The learning rate of the best mean, the smallest among equals.
+    accuracies : mapping of str to float
+        For each rate tried, the validation accuracy: the mean of the last five rounds and of all
+        seeds. A run that failed, as training that diverges does, counts as 0.
+    """
+
+    panel: str
+    line: str
+    lr: float
+    accuracies: Mapping[str, float]
+
+
+def tuning_cells(grid: Grid) -> list[Cell]:
+    """Return the runs that are judged by validation examples; none if nothing is to be tuned."""
+    if not grid.tune:
+        return []
+    rates, seeds = grid.tune["lr"], grid.tune["seeds"]
+    return [
+        replace(
+            cell,
+            seed=FIRST_SEED + cell.seed,
+            settings={
+                **cell.settings,
+                "seed": FIRST_SEED + cell.seed,
+                "evaluate-on": "validation",
+                "lr": float(rate),
+            },
+        )
+        for cell in replace(grid, seeds=seeds).cells()
+        for rate in rates
+    ]
+
+
+def choose_rates(outcomes: Sequence[tuple[Cell, Sequence[Mapping[str, Any]]]]) -> list[Tuned]:
+    """Return the best learning rate for each panel and line.
+
+    Parameters
+    ----------
+    outcomes : sequence of (Cell, rounds)
+        Each run of `tuning_cells` with its rounds, of which each has an ``accuracy``; no rounds if
+        it failed.
+
+    Raises
+    ------
+    ValueError
+        If every run of a panel and line failed.
+    """
+    found: dict[tuple[str, str], dict[Scalar, list[float]]] = {}
+    for cell, rounds in outcomes:
+        last = [row["accuracy"] for row in rounds[-_LAST:]]
+        by_rate = found.setdefault((cell.panel, cell.line), {})
+        by_rate.setdefault(cell.settings["lr"], []).append(
+            sum(last) / len(last) if last else float("nan")
+        )
+    chosen = []
+    for (panel, line), by_rate in found.items():
+        if all(value != value for values in by_rate.values() for value in values):
+            raise ValueError(
+                f"{panel}, {line}: no run with any of the learning rates came to an end"
+            )
+        means = {
+            float(rate): sum(value for value in values if value == value) / len(values)
+            for rate, values in sorted(by_rate.items())
+        }
+        best = max(means, key=means.__getitem__)  # the first of equals, so the smallest
+        chosen.append(Tuned(panel, line, best, {short(rate): m for rate, m in means.items()}))
+    return chosen
+
+
+def with_rates(cells: Sequence[Cell], tuned: Sequence[Tuned]) -> list[Cell]:
+    """Return the cells, each with the learning rate of its panel and line."""
+    rates = {(each.panel, each.line): each.lr for each in tuned}
+    return [
+        replace(cell, settings={**cell.settings, "lr": rates[cell.panel, cell.line]})
+        if (cell.panel, cell.line) in rates
+        else cell
+        for cell in cells
+    ]

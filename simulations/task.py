@@ -1,0 +1,238 @@
+"""What the model of a run sees of the data: the images, or what frozen layers make of them."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from .config import Agreeing, Config
+from .data.datasets import as_float, dataset_fingerprint, load_dataset, unwritable
+from .data.partitions import check_partition, partition_examples
+from .models.cut_network import FROZEN_PREFIX, build_tail
+from .models.frozen import load_frozen, weights_fingerprint
+from .models.small import build_model
+from .models.state_dict import State, read_state
+from .models.vgg16 import build_last_layers, read_weights
+
+__all__ = ["Inputs", "empty_model", "initial_model", "inputs_fingerprint", "load_inputs"]
+
+_VALIDATION_STEP = 10
+
+# Of standardized validation examples: those of the first edition were standardized anew whenever
+# a process used them, so what was computed with them is not to be taken for what is computed now.
+_EDITION = "standardized once"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Examples as they lie in memory or on disk; all runs of a process share them.
+
+    So the arrays cannot be written to, and what `train_tensors` and `test_tensors` return is the
+    caller's own.
+
+    Attributes
+    ----------
+    train, test : np.ndarray
+        Shape (N, ...): uint8 images, 0 to ``max_value``, or float32 features.
+    train_labels, test_labels : np.ndarray
+        Shape (N,), dtype int64; the test examples are those that the model is judged by.
+    num_classes : int
+        How many labels there are.
+    max_value : int or None
+        The value of a white pixel; None for features.
+    title : str
+        What figures say of the data.
+    notes : tuple of str
+        What a reader of the results must know of the features.
+    moments : tuple of np.ndarray, optional
+        Mean and deviation by which features are standardized, each of an example's shape.
+    places : np.ndarray, optional
+        Where in ``train`` the training example of each label is, if not all of it is used.
+    """
+
+    train: NDArray[Any]
+    train_labels: NDArray[np.int64]
+    test: NDArray[Any]
+    test_labels: NDArray[np.int64]
+    num_classes: int
+    max_value: int | None
+    title: str
+    notes: tuple[str, ...] = ()
+    moments: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
+    places: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("train", "train_labels", "test", "test_labels"):
+            object.__setattr__(self, name, unwritable(getattr(self, name)))
+
+    def with_validation(self) -> "Inputs":
+        """Return the same with every tenth training example of a class in place of the test."""
+        rank = np.zeros(len(self.train_labels), dtype=np.int64)
+        for label in np.unique(self.train_labels):
+            of_label = self.train_labels == label
+            rank[of_label] = np.arange(of_label.sum())
+        held_back = rank % _VALIDATION_STEP == _VALIDATION_STEP - 1
+        return replace(
+            self,
+            train_labels=np.array(self.train_labels[~held_back]),
+            test=self.train[held_back],
+            test_labels=np.array(self.train_labels[held_back]),
+            places=np.flatnonzero(~held_back),
+        )
+
+    def check_division(self, config: Config, num_clients: int) -> None:
+        """Raise what `divide` would raise, in a second at most."""
+        check_partition(self.train_labels, num_clients, config.partition, **_division(config))
+
+    def divide(self, config: Config, num_clients: int) -> list[NDArray[np.int64]]:
+        """Return the training examples of each client, as the settings divide them.
+
+        Raises
+        ------
+        ValueError
+            If they cannot be divided so.
+        """
+        return partition_examples(
+            self.train_labels, num_clients, config.partition, **_division(config)
+        )
+
+    def train_tensors(self, examples: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Return some training examples with their labels."""
+        places = examples if self.places is None else self.places[examples]
+        labels = torch.from_numpy(self.train_labels[examples])
+        return self._tensor(self.train.take(places, axis=0)), labels
+
+    def test_tensors(self) -> tuple[Tensor, Tensor]:
+        """Return all test examples with their labels."""
+        return self._tensor(np.array(self.test)), torch.from_numpy(np.array(self.test_labels))
+
+    def _tensor(self, values: NDArray[Any]) -> Tensor:
+        """Return examples as the model sees them; ``values`` must be a copy, and is used up."""
+        if self.max_value is not None:
+            return torch.from_numpy(as_float(values, self.max_value))
+        if self.moments is not None:
+            mean, deviation = self.moments
+            values -= mean
+            values /= deviation
+        return torch.from_numpy(values)
+
+
+def _division(config: Config) -> dict[str, Any]:
+    return {
+        "shards_per_client": config.shards_per_client,
+        "dirichlet_alpha": config.dirichlet_alpha,
+        "seed": config.seed,
+    }
+
+
+def load_inputs(config: Config) -> Inputs:
+    """Return the examples of a run, which are kept for the next run that has the same.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If data or weights are not there, or do not fit the settings.
+    """
+    return _load(config.of_inputs())
+
+
+def inputs_fingerprint(config: Config) -> str:
+    """Hash the files that a run's examples come from, by their contents.
+
+    Returns
+    -------
+    str
+        The same for the same files wherever they are; another one where this release computes
+        other examples from them than an earlier one did.
+    """
+    found = dataset_fingerprint(config.dataset, config.data_dir)
+    if config.has_frozen_layers:
+        found += weights_fingerprint(config.weights, config.model)
+        if config.evaluate_on == "validation" and config.features == "standardized":
+            found += _EDITION
+    return found
+
+
+@lru_cache(maxsize=2)
+def _load(agreeing: Agreeing) -> Inputs:
+    config = agreeing.config
+    inputs = _load_all(config)
+    return inputs.with_validation() if config.evaluate_on == "validation" else inputs
+
+
+def _load_all(config: Config) -> Inputs:
+    if not config.has_frozen_layers:
+        data = load_dataset(config.dataset, config.data_dir)
+        return Inputs(
+            data.train_images,
+            data.train_labels,
+            data.test_images,
+            data.test_labels,
+            data.num_classes,
+            data.max_value,
+            data.title,
+        )
+    frozen = load_frozen(config)
+    notes = []
+    if frozen.about["drawn"]:
+        drawn = ", ".join(frozen.about["drawn"])
+        notes.append(f"frozen, but not in the file of weights and so drawn at random: {drawn}")
+    moments = None
+    if config.features == "standardized" and _starts_at_random(config):
+        moments = frozen.moments
+        notes.append(
+            f"the inputs of {config.trainable_layer_names[0]} are standardized by mean and "
+            "deviation over all training examples"
+        )
+    return Inputs(
+        frozen.features[0],
+        frozen.labels[0],
+        frozen.features[1],
+        frozen.labels[1],
+        frozen.about["num_classes"],
+        None,
+        frozen.about["title"],
+        tuple(notes),
+        moments,
+    )
+
+
+def _starts_at_random(config: Config) -> bool:
+    """Return whether the first trained layer has no weights that expect its inputs as they are."""
+    layers = config.trainable_layer_names
+    return len(layers) == 1 or f"{layers[0]}.weight" not in _weights(config)
+
+
+def _weights(config: Config) -> State:
+    if config.model == "vgg16":
+        return read_weights(config.weights)
+    return read_state(config.weights, config.model.removeprefix(FROZEN_PREFIX))
+
+
+def initial_model(config: Config, inputs: Inputs) -> nn.Module:
+    """Return the model that training starts from; only what is trained is in it."""
+    if not config.has_frozen_layers:
+        shape = inputs.train.shape
+        return build_model(
+            config.model, (shape[1], shape[2], shape[3]), inputs.num_classes, config.seed
+        )
+    return _last_layers(config, inputs.num_classes, _weights(config))
+
+
+def empty_model(config: Config, inputs: Inputs) -> nn.Module:
+    """Return a model whose weights will be overwritten."""
+    if not config.has_frozen_layers:
+        return initial_model(config, inputs)
+    return _last_layers(config, inputs.num_classes, None)
+
+
+def _last_layers(config: Config, num_classes: int, state: State | None) -> nn.Module:
+    layers = config.trainable_layer_names
+    if config.model == "vgg16":
+        return build_last_layers(layers, num_classes, state, config.seed)
+    name = config.model.removeprefix(FROZEN_PREFIX)
+    return build_tail(name, layers, num_classes, state, config.seed)

@@ -1,0 +1,1 @@
+"""Flower's grids: views of some nodes, polling without idle time, releases of Flower."""

@@ -1,0 +1,264 @@
+"""A strategy of Flower's older interface, in the form of a message strategy."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from logging import INFO
+from typing import Any
+
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar, log
+from flwr.server.client_manager import SimpleClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.criterion import Criterion
+from flwr.server.strategy import Strategy as OlderStrategy
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from pncs_flower.protocol import NUM_EXAMPLES
+
+from ..base_strategy import check_limits
+from ..errors import TooFewClientsError
+from ..replies.arrays import read_array
+from .grid import ProxyGrid, only_array
+
+__all__ = ["Instruction", "LegacyBase", "Outcome"]
+
+Instruction = FitIns | EvaluateIns
+Outcome = FitRes | EvaluateRes
+Failure = tuple[ClientProxy, Any] | BaseException
+Outcomes = dict[int, tuple[ClientProxy, Any]]
+
+_NUMPY = "numpy.ndarray"
+
+
+class LegacyBase(Strategy):
+    """Translate between messages and the older interface's instructions and results.
+
+    Parameters
+    ----------
+    older : flwr.server.strategy.Strategy
+        The strategy.
+    array_names : sequence of str or None
+        Names of the model's arrays; numbers if None.
+    grid : ProxyGrid
+        Knows the clients.
+
+    Attributes
+    ----------
+    parameters : Parameters
+        The model of this round.
+    instructions : dict of int to FitIns or EvaluateIns
+        What the strategy wants sent to each node, as it made it last.
+    outcomes, failures : dict and list
+        What came back: results by node, and failures as Flower's server hands them over.
+    aggregated : tuple
+        What the strategy made of them.
+    """
+
+    # An older client always says how many examples it has trained on.
+    weighted_by_key = NUM_EXAMPLES
+
+    def __init__(
+        self, older: OlderStrategy, array_names: Sequence[str] | None, grid: ProxyGrid
+    ) -> None:
+        if not isinstance(older, OlderStrategy):
+            raise TypeError(
+                f"base is {type(older).__name__}, but must be a strategy of flwr.server.strategy; "
+                "strategies of flwr.serverapp.strategy need no bridge: PNCS(FedAvg())"
+            )
+        self.older = older
+        self.parameters = Parameters([], _NUMPY)
+        self.instructions: dict[int, Any] = {}
+        self.outcomes: Outcomes = {}
+        self.failures: list[Failure] = []
+        self.aggregated: tuple[Any, dict[str, Scalar]] = (None, {})
+        self._grid = grid
+        self._names = None if array_names is None else tuple(array_names)
+
+    def check(self, num_selected: int) -> None:
+        """Refuse a strategy that could not work with the clients it is given.
+
+        Raises
+        ------
+        ValueError
+            If it would wait for more clients for ever, leave out some of the chosen, or expects
+            another number of them.
+        """
+        strategy: object = self.older
+        while isinstance(strategy, OlderStrategy):
+            limits = ("min_fit_clients", "min_available_clients")
+            check_limits(strategy, num_selected, limits, "fit")
+            strategy = getattr(strategy, "strategy", None)
+
+    def arrays(self, parameters: Parameters) -> ArrayRecord:
+        """Return a model under the names of its arrays.
+
+        Raises
+        ------
+        ValueError
+            If it is not made of NumPy arrays, or there are more or fewer than have names.
+        """
+        if parameters.tensor_type != _NUMPY:
+            raise ValueError(
+                f"the model's tensors are of type {parameters.tensor_type!r}, but must be "
+                f"{_NUMPY!r}, as flwr.common.ndarrays_to_parameters makes them"
+            )
+        number = len(parameters.tensors)
+        if self._names is not None and len(self._names) != number:
+            raise ValueError(f"array_names are {len(self._names)}, but the model has {number}")
+        return self._named(parameters.tensors)
+
+    def to_parameters(self, arrays: ArrayRecord) -> Parameters:
+        """Return a model without the names of its arrays."""
+        return Parameters([array.data for array in arrays.values()], _NUMPY)
+
+    def instruction(self, node_id: int) -> Any:
+        """Return what the strategy wants sent to a node.
+
+        Where the clients were asked for summaries, it was asked before they were chosen, and has
+        one instruction for all.
+        """
+        return self.instructions.get(node_id) or next(iter(self.instructions.values()))
+
+    # --- Flower's message interface -----------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Have the strategy configure training, as messages."""
+        pairs = self.older.configure_fit(server_round, self.parameters, self._view(grid))
+        return self._messages(pairs, MessageType.TRAIN, server_round)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Have the strategy aggregate what the replies hold; the rest counts as failed."""
+        used = {reply.metadata.src_node_id: reply.content for reply in replies}
+        results = [self._result(node_id, content) for node_id, content in used.items()]
+        rejected = [pair for node_id, pair in self.outcomes.items() if node_id not in used]
+        self.aggregated = self.older.aggregate_fit(
+            server_round, results, [*self.failures, *rejected]
+        )
+        parameters, _ = self.aggregated
+        return (None if parameters is None else self.arrays(parameters)), None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Have the strategy configure evaluation, as messages."""
+        pairs = self.older.configure_evaluate(server_round, self.parameters, self._view(grid))
+        return self._messages(pairs, MessageType.EVALUATE, server_round)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Have the strategy aggregate the results of evaluation, in the order of the replies."""
+        results = [
+            self.outcomes[reply.metadata.src_node_id] for reply in replies if reply.has_content()
+        ]
+        self.aggregated = self.older.aggregate_evaluate(server_round, results, self.failures)
+        return None
+
+    def summary(self) -> None:
+        """Log which strategy it is."""
+        log(INFO, "\t│\t└──%r", self.older)
+
+    # --- translation --------------------------------------------------------------------------
+
+    def reply(self, message: Message, outcome: Outcome) -> Message:
+        """Return a client's result as the reply to a message."""
+        numbers = {
+            name: value
+            for name, value in outcome.metrics.items()
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
+        }
+        content = RecordDict(
+            {"metrics": MetricRecord({**numbers, NUM_EXAMPLES: outcome.num_examples})}
+        )
+        if isinstance(outcome, FitRes):
+            content["arrays"] = self._named(outcome.parameters.tensors)
+        return Message(content, reply_to=message)
+
+    def _result(self, node_id: int, content: RecordDict) -> tuple[ClientProxy, FitRes]:
+        """Return a client's result with the arrays of its reply, which may have been clipped."""
+        proxy, outcome = self.outcomes[node_id]
+        parameters = self.to_parameters(content.array_records["arrays"])
+        return proxy, FitRes(outcome.status, parameters, outcome.num_examples, outcome.metrics)
+
+    def _messages(
+        self,
+        pairs: Iterable[tuple[ClientProxy, Instruction]],
+        message_type: str,
+        server_round: int,
+    ) -> list[Message]:
+        self.instructions = {self._grid.node_id(proxy): ins for proxy, ins in pairs}
+        # Most strategies have one instruction for all.
+        contents = {id(ins): self.content(ins) for ins in self.instructions.values()}
+        return [
+            Message(contents[id(ins)], node_id, message_type, group_id=str(server_round))
+            for node_id, ins in sorted(self.instructions.items())
+        ]
+
+    def content(self, instruction: Instruction) -> RecordDict:
+        """Return an instruction as the content of a message."""
+        return RecordDict(
+            {
+                "arrays": self.arrays(instruction.parameters),
+                "config": ConfigRecord({**instruction.config}),
+            }
+        )
+
+    def _named(self, tensors: Sequence[bytes]) -> ArrayRecord:
+        names = self._names or ()
+        more = map(str, range(len(names), len(tensors)))
+        pairs = zip([*names[: len(tensors)], *more], tensors, strict=True)
+        return ArrayRecord({name: _described(data) for name, data in pairs})
+
+    def _view(self, grid: Grid) -> "_View":
+        return _View({node_id: self._grid.proxies[node_id] for node_id in grid.get_node_ids()})
+
+
+class _View(SimpleClientManager):
+    """A client manager that shows some of the clients, and does not wait for others."""
+
+    def __init__(self, proxies: Mapping[int, ClientProxy]) -> None:
+        super().__init__()
+        self.clients = {proxy.cid: proxy for proxy in proxies.values()}
+
+    def sample(
+        self,
+        num_clients: int,
+        min_num_clients: int | None = None,
+        criterion: Criterion | None = None,
+    ) -> list[ClientProxy]:
+        """Draw from the clients shown.
+
+        Raises
+        ------
+        TooFewClientsError
+            If more are wanted: no others will come.
+        """
+        wanted = max(num_clients, min_num_clients or 0)
+        if wanted > len(self.clients):
+            raise TooFewClientsError(
+                f"the base strategy waits for {wanted} clients, but is given {len(self.clients)}: "
+                "lower its min_fit_clients, min_evaluate_clients and min_available_clients"
+            )
+        return super().sample(num_clients, min_num_clients, criterion)
+
+
+def _described(data: bytes) -> Array:
+    """Return an array that knows its dtype and shape; one that cannot be read is left as it is."""
+    array = only_array(data)
+    try:
+        values = read_array(array)
+    except ValueError:
+        return array
+    return Array(dtype=str(values.dtype), shape=values.shape, stype=_NUMPY, data=data)

@@ -1,0 +1,309 @@
+"""The metrics of replies: what must be there, and how replies that differ in them are made alike.
+
+Flower's strategies refuse to aggregate replies with different metrics, and a mean of values that
+are not finite says nothing. One client would end the run, or spoil what all others report. So its
+weight and what else the base strategy lives on must be sound, and of all other metrics a client may
+have what it likes: the base strategy is given those that most of them report.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from logging import WARNING
+
+import numpy as np
+from flwr.app import MetricRecord, RecordDict
+from flwr.common import log
+from flwr.serverapp.strategy import Strategy
+
+from ..base_strategy import unwrap
+from ..grids.exchange import shortened
+from ..rule import Metrics
+
+__all__ = ["CommonMetrics", "Required", "numbers"]
+
+_NAMED = 5  # metrics in a note
+_NORM_BIT = "norm_bit"  # what Flower's adaptive clipping on the client side reports
+
+Key = tuple[str, str]
+"""The name of a record, and that of a metric in it."""
+
+
+def numbers(content: RecordDict) -> Metrics:
+    """Return all single numbers among a reply's metrics that are finite."""
+    return {name: value for name, value in _singles(content).items() if math.isfinite(value)}
+
+
+@dataclass(frozen=True)
+class Required:
+    """The metrics without which a base strategy cannot use a reply.
+
+    Attributes
+    ----------
+    weighted_by : str or None
+        Name of the one that it weighs replies by.
+    max_weight : float
+        The most that it may be.
+    others : tuple of str
+        Names of the others; their values must not be negative.
+    equal_weights : bool
+        Whether all weights must be equal, for the sake of an account of privacy.
+    """
+
+    weighted_by: str | None
+    max_weight: float
+    others: tuple[str, ...] = ()
+    equal_weights: bool = False
+
+    @classmethod
+    def by(cls, base: Strategy, max_weight: float) -> "Required":
+        """Return what a base strategy requires of a reply to a training message."""
+        strategies = list(unwrap(base))
+        keys = [getattr(strategy, "weighted_by_key", None) for strategy in strategies]
+        weighted_by = next((key for key in keys if isinstance(key, str)), None)
+        losses = [getattr(strategy, "train_loss_key", None) for strategy in strategies]
+        others = [key for key in losses if isinstance(key, str)]
+        if any(
+            type(strategy).__name__ == "DifferentialPrivacyClientSideAdaptiveClipping"
+            for strategy in strategies
+        ):
+            others.append(_NORM_BIT)
+        accounts = any(getattr(s, "accountant", None) is not None for s in strategies)
+        return cls(weighted_by, max_weight, tuple(others), accounts)
+
+    def check(self, content: RecordDict) -> None:
+        """Raise ValueError if a reply cannot be used."""
+        if self.weighted_by is None:
+            return
+        if len(content.metric_records) != 1:  # Flower's strategies refuse any other number
+            raise ValueError(f"{len(content.metric_records)} metric records in place of one")
+        metrics = _singles(content)
+        weight = metrics.get(self.weighted_by)
+        if weight is None:
+            raise ValueError(f"its metrics lack {self.weighted_by!r}, by which replies are weighed")
+        if not 0 < weight <= self.max_weight:
+            raise ValueError(
+                f"{self.weighted_by} is {weight:g}, but must be above 0 and at most "
+                f"{self.max_weight:g}"
+            )
+        for name in self.others:
+            if not 0 <= metrics.get(name, -1.0) < math.inf:
+                raise ValueError(
+                    f"{name} is {metrics.get(name, 'absent')}, but the base strategy needs a "
+                    "number that is not negative"
+                )
+
+    def odd_weights(self, contents: Mapping[str, RecordDict]) -> dict[str, str]:
+        """Return the clients whose weight must be that of most others and is not, with reasons.
+
+        Where most have not the same, it is the app that is at fault: the base strategy says so.
+        """
+        if not self.equal_weights or self.weighted_by is None:
+            return {}
+        weights = {c: _singles(content)[self.weighted_by] for c, content in contents.items()}
+        counts = Counter(weights.values())
+        usual = max(counts, key=counts.__getitem__, default=0.0)
+        if 2 * counts[usual] <= len(weights):
+            return {}
+        return {
+            client: f"{self.weighted_by} is {weight:g}, and that of others {usual:g}: the base "
+            "strategy keeps an account of privacy, for which all must be equal"
+            for client, weight in weights.items()
+            if weight != usual
+        }
+
+
+@dataclass
+class CommonMetrics:
+    """Makes replies alike, and remembers what they looked like last.
+
+    Attributes
+    ----------
+    what : str
+        What the replies are, for the log.
+    layout : tuple of (str, str, str or int)
+        Names of the records and metrics that were handed on last, and the length of lists. Where
+        there is no majority, they count.
+    """
+
+    what: str
+    layout: tuple[object, ...] = ()
+    _told: set[str] = field(default_factory=set)
+
+    def unify(self, contents: Mapping[str, RecordDict], weighted_by: str | None) -> list[str]:
+        """Give all replies the metrics that most of them have.
+
+        What one lacks, or has in another form or not as a finite number, becomes the mean of the
+        others (by their weights, so that a weighted mean over all is that of those who have it).
+        What most lack is left out. Records are named as most name them.
+
+        Parameters
+        ----------
+        contents : mapping of str to RecordDict
+            The replies, by client; changed in place.
+        weighted_by : str or None
+            Name of the metric that is a reply's weight; all weigh the same if None.
+
+        Returns
+        -------
+        list of str
+            Notes on what was changed.
+        """
+        if not contents:
+            return []
+        names = [_rename(contents, kind, self.layout) for kind in ("array", "metric")]
+        found = {client: _entries(content) for client, content in contents.items()}
+        votes = Counter((*key, _form(v)) for row in found.values() for key, v in row.items())
+        half = len(contents) / 2
+        usual = {
+            (record, name): form
+            for (record, name, form), count in votes.items()
+            if count > half or (count == half and (record, name, form) in self.layout)
+        }
+        weights = _weights(contents, weighted_by)
+        filled: list[str] = []
+        hopeless: list[str] = []
+        kept: dict[str, dict[Key, object]] = {client: {} for client in contents}
+        for key, form in usual.items():
+            column = {client: row.get(key) for client, row in found.items()}
+            better = _complete(column, form, weights)
+            if better is None:
+                hopeless.append(f"{key[1]!r}")
+                continue
+            filled += [f"{key[1]!r} of {c}" for c in column if better[c] is not column[c]]
+            for client, value in better.items():
+                kept[client][key] = value
+        rare = [f"{key[1]!r} of {c}" for c, row in found.items() for key in row if key not in usual]
+        for client, content in contents.items():
+            _replace(content, found[client], kept[client])
+        self.layout = (
+            *(name for name in names if name),
+            *((*key, form) for key, form in usual.items()),
+        )
+        return self._told_once(
+            {
+                "the mean of the others stands in for metrics that are not there, or not a finite "
+                "number": filled,
+                "metrics that nobody has as a finite number are left out": hopeless,
+                "metrics that most do not report are left out": rare,
+            }
+        )
+
+    def _told_once(self, cases: Mapping[str, Sequence[str]]) -> list[str]:
+        """Return a note on each case that there is; the log has one of each kind in a run."""
+        notes = []
+        for case, names in cases.items():
+            if not names:
+                continue
+            more = len(names) - _NAMED
+            listed = ", ".join(names[:_NAMED]) + (f" and {more} others" if more > 0 else "")
+            notes.append(f"{self.what}: {case}: {shortened(listed)}")
+            if case not in self._told:
+                self._told.add(case)
+                log(WARNING, "%s (in later rounds, only the records say so)", notes[-1])
+        return notes
+
+
+def _rename(
+    contents: Mapping[str, RecordDict], kind: str, layout: tuple[object, ...]
+) -> str | None:
+    """Name the one array or metric record of all replies alike; None if one has several."""
+    names = {client: list(_records(content, kind)) for client, content in contents.items()}
+    if any(len(own) != 1 for own in names.values()):
+        return None
+    counts = Counter(name for (name,) in names.values())
+    counts.update(name for name in counts if name in layout)  # those of the last round have a vote
+    usual = max(counts, key=counts.__getitem__)
+    for client, (name,) in names.items():
+        if name != usual:
+            content = contents[client]
+            record = content[name]
+            del content[name]
+            content[usual] = record
+    return usual
+
+
+def _records(content: RecordDict, kind: str) -> Iterable[str]:
+    return list(content.array_records if kind == "array" else content.metric_records)
+
+
+def _entries(content: RecordDict) -> dict[Key, object]:
+    return {
+        (record, name): value
+        for record, metrics in content.metric_records.items()
+        for name, value in metrics.items()
+    }
+
+
+def _form(value: object) -> str | int:
+    return len(value) if isinstance(value, list) else "number"
+
+
+def _weights(contents: Mapping[str, RecordDict], weighted_by: str | None) -> dict[str, float]:
+    if weighted_by is None:
+        return dict.fromkeys(contents, 1.0)
+    return {client: _singles(content)[weighted_by] for client, content in contents.items()}
+
+
+def _complete(
+    column: Mapping[str, object], form: str | int, weights: Mapping[str, float]
+) -> dict[str, object] | None:
+    """Return a metric of all clients, with what is missing; None if nobody has some of it."""
+    shape = () if form == "number" else (int(form),)
+    rows = [
+        _floats(value) if value is not None and _form(value) == form else np.full(shape, np.nan)
+        for value in column.values()
+    ]
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), -1)
+    known = np.isfinite(table)
+    if known.all():
+        if all(value is not None and _form(value) == form for value in column.values()):
+            return dict(column)
+        return {  # lists of no number
+            client: value if value is not None and _form(value) == form else []
+            for client, value in column.items()
+        }
+    if not known.any(axis=0).all():
+        return None
+    heavy = np.array([weights[client] for client in column])[:, None] * known
+    means = (np.where(known, table, 0.0) * (heavy / heavy.sum(axis=0))).sum(axis=0)
+    better: dict[str, object] = {}
+    for (client, value), row, own in zip(column.items(), table, known, strict=True):
+        full = np.where(own, row, means)
+        better[client] = (
+            value if own.all() else float(full[0]) if form == "number" else full.tolist()
+        )
+    return better
+
+
+def _replace(
+    content: RecordDict, before: Mapping[Key, object], after: Mapping[Key, object]
+) -> None:
+    """Give a reply other metrics, if they are others."""
+    if before.keys() == after.keys() and all(after[key] is value for key, value in before.items()):
+        return
+    records: dict[str, dict[str, object]] = {name: {} for name in content.metric_records}
+    for (record, name), value in after.items():
+        records.setdefault(record, {})[name] = value
+    for record, metrics in records.items():
+        content[record] = MetricRecord(metrics)  # type: ignore[arg-type]
+
+
+def _singles(content: RecordDict) -> dict[str, float]:
+    return {
+        name: float(_floats(value))
+        for metrics in content.metric_records.values()
+        for name, value in metrics.items()
+        if not isinstance(value, list)
+    }
+
+
+def _floats(value: object) -> np.ndarray:
+    """Return a metric as floating point; a whole number beyond its range is infinite."""
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except OverflowError:
+        if isinstance(value, list):
+            return np.array([_floats(entry) for entry in value], dtype=np.float64)
+        return np.asarray(np.inf)

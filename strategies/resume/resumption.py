@@ -1,0 +1,297 @@
+"""Carries a run on from its last checkpoint, under Flower's own loop of rounds."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from logging import INFO, WARNING
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.common import log
+from flwr.serverapp.strategy import Result
+
+from ..errors import SelectionError, UnsavableError
+from ..record import RoundRecord
+from ..stopping import EvaluateFunction, ShouldStop
+from .checkpoint import Checkpoint, CheckpointFolder
+from .remembered import SKIP, Remembered, Setting
+from .settings import differences
+from .snapshot import decode, encode
+
+__all__ = ["Resumable", "Resumption"]
+
+
+class Resumable(Protocol):
+    """What a run is taken up with: a strategy's settings, history and state."""
+
+    history: list[RoundRecord]
+
+    def remembered(self) -> Remembered:
+        """Return what its parts remember, as they were made."""
+
+    def settings(
+        self, arrays: ArrayRecord, configs: Mapping[str, ConfigRecord]
+    ) -> dict[str, Setting]:
+        """Return what a run must have in common with one that is taken up, by name."""
+
+    def state(self) -> dict[str, Any]:
+        """Return all that later choices depend on."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take up what `state` returned."""
+
+    def restore_history(self, records: list[RoundRecord]) -> None:
+        """Take up the records of the rounds already done."""
+
+
+class Resumption:
+    """Saves a run after each round, and starts it where a killed one stopped.
+
+    Flower's loop counts from 1, so after a restart its rounds are shifted by those already done.
+
+    Parameters
+    ----------
+    folder : str or Path
+        The checkpoints' folder.
+
+    Attributes
+    ----------
+    offset : int
+        Rounds done before this start.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.offset = 0
+        self._path = folder
+        self._folder = CheckpointFolder(folder)
+        self._remembered: Remembered | None = None
+        self._settings: dict[str, Setting] = {}
+        self._configs: dict[str, ConfigRecord] = {}
+        self._result = Result()
+        self._stopped = False
+        self._saved = 0  # rounds whose lines are beside the checkpoints
+
+    def run(
+        self,
+        strategy: Resumable,
+        loop: Callable[..., Result],
+        arrays: ArrayRecord,
+        num_rounds: int,
+        train_config: ConfigRecord | None,
+        evaluate_config: ConfigRecord | None,
+        evaluate_fn: EvaluateFunction | None,
+        should_stop: ShouldStop | None = None,
+    ) -> Result:
+        """Run Flower's loop for the rounds that are not done yet.
+
+        Parameters
+        ----------
+        strategy : Resumable
+            The strategy.
+        loop : callable
+            Flower's ``start``, with what is not given here.
+        arrays : ArrayRecord
+            The initial model.
+        num_rounds : int
+            Rounds of the whole run.
+        train_config, evaluate_config : ConfigRecord or None
+            As for ``start``. A base strategy may change them from round to round, so they are saved
+            too.
+        evaluate_fn : callable or None
+            As for ``start``; called for the rounds that are not done yet.
+        should_stop : callable or None
+            As for ``start``. A run that it has stopped stays stopped, unless there is none.
+
+        Returns
+        -------
+        Result
+            That of the whole run.
+
+        Raises
+        ------
+        UnsavableError
+            If the base strategy or the rule holds something that a checkpoint cannot.
+        ValueError
+            If the run to take up had other settings, or no checkpoint of it can be used.
+        """
+        configs = {"train_config": train_config, "evaluate_config": evaluate_config}
+        self._configs = {
+            name: ConfigRecord() if config is None else config for name, config in configs.items()
+        }
+        self._remembered = strategy.remembered()
+        given = strategy.settings(arrays, self._configs)
+        self._settings = given | self._remembered.settings
+        self.offset, self._result = 0, Result(arrays=arrays)
+        with self._folder.held():
+            return self._run(strategy, loop, arrays, num_rounds, evaluate_fn, should_stop)
+
+    def _run(
+        self,
+        strategy: Resumable,
+        loop: Callable[..., Result],
+        arrays: ArrayRecord,
+        num_rounds: int,
+        evaluate_fn: EvaluateFunction | None,
+        should_stop: ShouldStop | None = None,
+    ) -> Result:
+        saved = self._folder.load()
+        if saved is not None:
+            self._take_up(strategy, saved)
+            log(INFO, "Going on after round %d of %d.", self.offset, num_rounds)
+        else:
+            # A run that was killed before its first checkpoint may have written a record already.
+            strategy.restore_history([])
+        if self._stopped and should_stop is not None:
+            log(INFO, "The run was stopped early after round %d, and stays so.", self.offset)
+            return self._result
+        self._stopped = False
+        encode(strategy.state(), {}, "the state of the rule")  # or say now that it cannot be saved
+        if self.offset < num_rounds:
+            result = loop(
+                initial_arrays=self._result.arrays,
+                num_rounds=num_rounds - self.offset,
+                train_config=self._configs["train_config"],
+                evaluate_config=self._configs["evaluate_config"],
+                evaluate_fn=None if evaluate_fn is None else self._shifted(evaluate_fn),
+                should_stop=None if should_stop is None else self._whole(should_stop),
+            )
+            if result.arrays:
+                self._result.arrays = result.arrays
+            done = strategy.history[-1].round if self._stopped else num_rounds
+            try:
+                self.save(strategy, done, self._result.arrays)
+            except UnsavableError as error:  # the run is done, so there is nothing to stop
+                _note_unsaved(strategy, done, error)
+        return self._result
+
+    def save(self, strategy: Resumable, round_number: int, arrays: ArrayRecord) -> None:
+        """Save the run after a round. A full disk costs the checkpoint, but not the run.
+
+        Raises
+        ------
+        UnsavableError
+            If something has turned up in the base strategy or the rule that a checkpoint cannot
+            hold.
+        SelectionError
+            If the run was not started by the strategy that has the checkpoint.
+        """
+        if self._remembered is None:
+            raise SelectionError(
+                "a checkpoint needs the strategy's own start(): a wrapper around it would lose its "
+                "state. Make the selection strategy the outermost, and wrap its base"
+            )
+        if round_number <= self.offset:
+            return  # saved before, or nothing has happened yet
+        remembered, outside = self._remembered.state()
+        about = {"round": round_number, "stopped": self._stopped, "settings": self._settings}
+        state = {
+            "arrays": arrays,
+            "strategy": strategy.state(),
+            "remembered": remembered,
+            "configs": self._configs,
+        }
+        try:
+            lines = [self._line(record) for record in strategy.history[self._saved :]]
+            self._folder.save(round_number, about, lines, state, outside)
+        except OSError as error:
+            _note_unsaved(strategy, round_number, error)
+        else:
+            self._saved = len(strategy.history)
+
+    def _line(self, record: RoundRecord) -> str:
+        """Return what is kept of a round: its record, and what its metrics were."""
+        numbers = [0, 1] if record.round == 1 else [record.round]
+        arrays: dict[str, np.ndarray] = {}
+        metrics = encode(
+            [[by_round.get(n) for n in numbers] for by_round in self._metrics()], arrays
+        )
+        hidden = {name: [str(a.dtype), a.shape, a.tobytes().hex()] for name, a in arrays.items()}
+        return json.dumps({"record": asdict(record), "metrics": metrics, "arrays": hidden})
+
+    def _metrics(self) -> list[dict[int, MetricRecord]]:
+        result = self._result
+        return [
+            result.train_metrics_clientapp,
+            result.evaluate_metrics_clientapp,
+            result.evaluate_metrics_serverapp,
+        ]
+
+    def note_train_metrics(self, round_number: int, metrics: MetricRecord | None) -> None:
+        """Keep a round's aggregated training metrics for the result of the whole run."""
+        if metrics is not None:
+            self._result.train_metrics_clientapp[round_number] = metrics
+
+    def note_evaluate_metrics(self, round_number: int, metrics: MetricRecord | None) -> None:
+        """Keep a round's aggregated evaluation metrics for the result of the whole run."""
+        if metrics is not None:
+            self._result.evaluate_metrics_clientapp[round_number] = metrics
+
+    def _take_up(self, strategy: Resumable, saved: Checkpoint) -> None:
+        about, remembered = saved.about, self._remembered
+        assert remembered is not None
+        if other := differences(about["settings"], self._settings):
+            before = about["settings"]
+            own = any(before.get(n, now)[1] != now[1] for n, now in remembered.settings.items())
+            hint = f". {SKIP} of its class names attributes that may differ" if own else ""
+            raise ValueError(
+                f"the run in {self._path} had other settings ({other}): go on with the same, or "
+                f"use another folder{hint}"
+            )
+        state = saved.state(remembered.outside())
+        self.offset, self._stopped = about["round"], about["stopped"]
+        self._result = Result(arrays=state["arrays"])
+        records = [self._read_line(line) for line in saved.lines]
+        self._saved = len(records)
+        strategy.restore(state["strategy"])
+        strategy.restore_history(records)
+        remembered.restore(state["remembered"])
+        for name, config in self._configs.items():
+            config.clear()
+            config.update(state["configs"][name])
+
+    def _read_line(self, line: str) -> RoundRecord:
+        """Take up what was kept of a round."""
+        kept = json.loads(line)
+        record = RoundRecord(**kept["record"])
+        numbers = [0, 1] if record.round == 1 else [record.round]
+        arrays = {
+            name: np.frombuffer(bytes.fromhex(data), dtype).reshape(shape).copy()
+            for name, (dtype, shape, data) in kept["arrays"].items()
+        }
+        for by_round, found in zip(self._metrics(), decode(kept["metrics"], arrays), strict=True):
+            by_round |= {
+                n: value for n, value in zip(numbers, found, strict=True) if value is not None
+            }
+        return record
+
+    def _shifted(self, evaluate_fn: EvaluateFunction) -> EvaluateFunction:
+        def evaluate(loop_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            if loop_round == 0 and self.offset:
+                return self._result.evaluate_metrics_serverapp.get(self.offset)  # done before
+            metrics = evaluate_fn(loop_round + self.offset, arrays)
+            if metrics is not None:
+                self._result.evaluate_metrics_serverapp[loop_round + self.offset] = metrics
+            return metrics
+
+        return evaluate
+
+    def _whole(self, should_stop: ShouldStop) -> ShouldStop:
+        """Have it asked with the rounds and the result of the whole run."""
+
+        def asked(loop_round: int, result: Result) -> bool:
+            if result.arrays:
+                self._result.arrays = result.arrays
+            self._stopped = bool(should_stop(loop_round + self.offset, self._result))
+            return self._stopped
+
+        return asked
+
+
+def _note_unsaved(strategy: Resumable, number: int, error: Exception) -> None:
+    strategy.history[-1].notes.append(
+        f"no checkpoint of this round was written: {error}. The run goes on, and is saved again "
+        "after the next round, if there is room by then"
+    )
+    log(WARNING, "No checkpoint of round %d was written: %s", number, error)

@@ -1,0 +1,351 @@
+"""Who takes part: a bounded wait for clients, and their stable keys."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from logging import INFO, WARNING
+
+from flwr.app import MessageType
+from flwr.common import log
+from flwr.serverapp import Grid
+
+from pncs_flower.protocol import client_order
+
+from ..errors import SelectionError
+from ..grids.polling import is_simulated
+from ..record import RoundRecord
+from .introductions import Answer, Introductions, NoModError, read_introduction
+from .too_few import too_few
+
+__all__ = ["Roster"]
+
+_POLL = 0.2
+_RETRY = 10.0  # seconds until a node that failed is asked again, while clients are missing
+_AGAIN = 3.0  # ... while no answer gives hope
+_TOLD = 30.0  # seconds between two lines of the log on who is waited for
+_LONGEST_REST = 16  # rounds
+# What Flower says of an app whose functions all have names of their own.
+_NO_FUNCTION = "No train function registered"
+_NO_MOD = (
+    "its app answered in place of the mod: put summary_mod first among the app's mods, "
+    "ClientApp(mods=[summary_mod, ...]). The answer was"
+)
+
+
+class Roster:
+    """Keeps track of the clients that are online and of who they are.
+
+    Node ids are drawn anew in each run and say nothing, so each node is asked once for its key
+    before it can be chosen.
+
+    Parameters
+    ----------
+    min_clients : int or None
+        Wait for this many clients before the first round, eligible or not. If None, clients of a
+        simulation say how many there are; of a deployment, there need to be enough for one round.
+    wait_timeout : float
+        Seconds to wait for clients, from the first answer of any client on.
+    eligible : callable or None
+        ``eligible(key) -> bool``: clients that may take part at all.
+    start_timeout : float (default: 600.0)
+        Seconds to wait for that first answer, if there is a node to wait for.
+    max_weight : float (default: 1e9)
+        The most training examples that a client may say to have.
+
+    Attributes
+    ----------
+    num_examples : dict of str to float
+        How many training examples clients have, of those that say so.
+    without_examples : set of str
+        Clients that say to have no training example.
+    excluded : dict of str to str
+        Clients left out for the rest of the run, with the reason.
+    """
+
+    def __init__(
+        self,
+        min_clients: int | None,
+        wait_timeout: float,
+        eligible: Callable[[str], bool] | None,
+        start_timeout: float = 600.0,
+        max_weight: float = 1e9,
+    ) -> None:
+        self._min_clients = min_clients
+        self._wait_timeout = wait_timeout
+        self._start_timeout = max(start_timeout, wait_timeout)
+        self._eligible = eligible
+        self._max_weight = max_weight
+        self._key_of_node: dict[int, str] = {}
+        self._declared: dict[str, int] = {}  # how many clients there are, in the words of each
+        self.num_examples: dict[str, float] = {}
+        self.without_examples: set[str] = set()
+        self.excluded: dict[str, str] = {}
+        self._complete_once = False
+        self._first_answer: float | None = None
+        self._message_type: str = MessageType.TRAIN
+        self._without_mod: set[int] = set()
+        # Of nodes that failed to introduce themselves: how often, and the round to try again in.
+        self._failed: dict[int, int] = {}
+        self._next_try: dict[int, int] = {}
+
+    def update(
+        self,
+        grid: Grid,
+        num_selected: int,
+        record: RoundRecord,
+        evaluating: int = 0,
+        message_type: Callable[[list[int]], str] | None = None,
+    ) -> dict[str, int]:
+        """Wait for clients, meet the new ones, and return those that take part.
+
+        Parameters
+        ----------
+        grid : Grid
+            The grid.
+        num_selected : int
+            How many clients a round needs at least.
+        record : RoundRecord
+            Takes the clients, the introductions that failed, bytes and seconds.
+        evaluating : int (default: 0)
+            How many clients the base strategy evaluates on; they are waited for once, at the start.
+        message_type : callable, optional (default: None)
+            ``message_type(node_ids) -> str``: the type of the base strategy's training messages.
+            Asked, once, if no node has a train function without a name: only a message that some
+            function is there for reaches a mod.
+
+        Returns
+        -------
+        dict of str to int
+            Node id of each client, by key, in the order of keys.
+
+        Raises
+        ------
+        TooFewClientsError
+            If there are still fewer than ``num_selected`` clients when the time is up.
+        SelectionError
+            If nobody could be introduced.
+        """
+        start = told = time.monotonic()
+        asking = Introductions(grid)
+        failures: dict[int, str] = {}
+        untold: set[int] = set()
+        heard: set[int] = set()
+        tried: dict[int, float] = {}
+        while True:
+            online = set(grid.get_node_ids())
+            left = self._deadline(start, bool(online)) - time.monotonic()
+            enough = self._enough(online, num_selected, evaluating)
+            soon = not self._complete_once and online <= self._hopeless(
+                grid, heard & failures.keys()
+            )
+            strangers = self._strangers(online, tried, record.round, enough, soon) - asking.waiting
+            if strangers and left > 0:
+                asking.ask(sorted(strangers), left, self._message_type)
+            for answer in asking.answers():
+                tried[answer.node_id] = time.monotonic()
+                failures.pop(answer.node_id, None)
+                heard |= {answer.node_id} if answer.by_node else set()
+                reason = self._meet(answer, online)
+                if reason is not None:
+                    failures[answer.node_id] = reason
+                    untold.add(answer.node_id)
+            nobody = not self._complete_once and num_selected <= len(online & failures.keys())
+            nobody = nobody and online <= self._hopeless(grid, heard & failures.keys())
+            no_function = [n for n in failures if _NO_FUNCTION in failures[n]]
+            if nobody and message_type and online <= set(no_function):
+                self._message_type = message_type(sorted(online)[:num_selected])
+                message_type = None
+                tried.clear()
+                untold.clear()
+                continue
+            if message_type and asking.waiting:  # perhaps only the type of the message was wrong
+                self._note_failures(failures, untold.difference(no_function), record.round)
+                untold.intersection_update(no_function)
+            else:
+                self._note_failures(failures, untold, record.round)
+                untold.clear()
+            enough = self._enough(online, num_selected, evaluating)
+            if not asking.waiting and (enough or self._all_here(grid, online)):
+                break
+            if nobody and all(self._failed.get(node_id, 0) > 1 for node_id in online):
+                break  # no waiting puts the mod into the app, or a simulation in order
+            now = time.monotonic()
+            left = self._deadline(start, bool(online)) - now
+            if left <= 0:
+                break
+            if now - told > (_TOLD if told > start else 1.0):
+                told = now
+                self._tell_of_waiting(online, asking.waiting, num_selected, evaluating)
+            time.sleep(min(left, asking.pause if asking.waiting else _POLL))
+        silent = asking.end(start)
+        failures |= silent
+        self._note_failures(failures, untold.union(silent), record.round)
+        clients = self._present(online)
+        waited = record.seconds["waiting"] = time.monotonic() - start
+        record.bytes_down["introduction"] = asking.bytes_down
+        record.bytes_up["introduction"] = asking.bytes_up
+        record.clients = list(clients)
+        for node_id, reason in failures.items():
+            record.rejected[f"node {node_id}"] = f"introduction: {reason}"
+        if len(clients) < num_selected:
+            known = self._known(online)
+            raise too_few(clients, known, num_selected, failures, heard, self.excluded, waited)
+        here, wanted = len(self._known(online)), self._wanted(num_selected, evaluating)
+        if here < wanted:
+            note = f"started with {here} of {wanted} clients after {waited:.0f} s of waiting"
+            record.notes.append(note)
+            log(WARNING, "Round %d %s.", record.round, note)
+        self._complete_once = True
+        return clients
+
+    def _deadline(self, start: float, anybody: bool) -> float:
+        """Return when the wait ends: a run in which nobody has ever answered is still starting."""
+        if self._first_answer is None:
+            return start + (self._start_timeout if anybody else self._wait_timeout)
+        return max(start, self._first_answer) + self._wait_timeout
+
+    def _wanted(self, num_selected: int, evaluating: int) -> int:
+        """Return how many clients to wait for."""
+        if self._complete_once:
+            return num_selected
+        return max(num_selected, evaluating, self._min_clients or self._agreed())
+
+    def _agreed(self) -> int:
+        """Return how many clients there are, as most of them say; 0 if most do not say it.
+
+        One that says what is not so neither holds up a start nor cuts it short.
+        """
+        said = Counter(self._declared.values())
+        most = max(said.values(), default=0)
+        return min((number for number, times in said.items() if times == most), default=0)
+
+    def _enough(self, online: Iterable[int], num_selected: int, evaluating: int) -> bool:
+        """Tell whether nobody needs to be waited for. Clients that are left out are here, too."""
+        if self._complete_once:
+            return len(self._present(online)) >= num_selected
+        here = len(self._known(online))
+        least = max(num_selected, evaluating)
+        # In this order: `eligible`, somebody else's code, is not called at each look for nothing.
+        return here >= max(least, self._wanted(0, 0)) and len(self._present(online)) >= least
+
+    def _all_here(self, grid: Grid, online: set[int]) -> bool:
+        """Tell whether nobody else will come: the clients of a simulation are there at once."""
+        declared = self._agreed()
+        return is_simulated(grid) and self._min_clients is None and 0 < declared <= len(online)
+
+    def _hopeless(self, grid: Grid, failed: set[int]) -> set[int]:
+        """Return the nodes whose answer is final, if none but such nodes are there.
+
+        An app without the mod is the same on all nodes. In a simulation, any failure is.
+        """
+        return self._without_mod | failed if is_simulated(grid) else self._without_mod
+
+    def _strangers(
+        self, online: set[int], tried: Mapping[int, float], number: int, enough: bool, soon: bool
+    ) -> set[int]:
+        """Return the nodes to ask who they are; one that failed only after a while.
+
+        A round that has enough clients without it tries it again after 1, 2, 4, ... rounds: a node
+        that never answers would cost `wait_timeout` in each.
+        """
+        now = time.monotonic()
+        pause = _AGAIN if soon else _RETRY
+        return {
+            node_id
+            for node_id in online - self._key_of_node.keys()
+            if now - tried.get(node_id, -math.inf) > pause
+            and (not enough or (node_id not in tried and self._next_try.get(node_id, 0) <= number))
+        }
+
+    def _note_failures(
+        self, failures: Mapping[int, str], nodes: Iterable[int], number: int
+    ) -> None:
+        """Count the failures of nodes, and tell of each one's first at once."""
+        for node_id in sorted(nodes):
+            if node_id not in self._failed:
+                log(WARNING, "Node %d takes no part for now: %s", node_id, failures[node_id])
+            times = self._failed[node_id] = self._failed.get(node_id, 0) + 1
+            self._next_try[node_id] = number + min(2 ** (times - 1), _LONGEST_REST)
+
+    def _tell_of_waiting(
+        self, online: set[int], silent: set[int], num_selected: int, evaluating: int
+    ) -> None:
+        log(
+            INFO,
+            "Waiting for clients: %d of %d are here%s.",
+            len(self._known(online)),
+            self._wanted(num_selected, evaluating),
+            f"; {len(silent)} are connected and still starting: no answer yet" if silent else "",
+        )
+
+    def exclude(self, client: str, reason: str) -> None:
+        """Leave a client out for the rest of the run."""
+        self.excluded[client] = reason
+
+    def _meet(self, answer: Answer, online: set[int]) -> str | None:
+        """Take up a client, or return the reason why not."""
+        if answer.by_node and self._first_answer is None:
+            self._first_answer = time.monotonic()
+        self._without_mod.discard(answer.node_id)
+        if answer.content is None:
+            if not answer.by_app:
+                return answer.failure
+            self._without_mod.add(answer.node_id)
+            return self._hint(answer.failure)
+        try:
+            client = read_introduction(answer.content, self._max_weight)
+        except NoModError as error:
+            self._without_mod.add(answer.node_id)
+            return f"{_NO_MOD} {error}"
+        except ValueError as error:
+            return str(error)
+        holder = next((n for n, key in self._key_of_node.items() if key == client.key), None)
+        if holder in online:
+            return (
+                f"its key {client.key!r} is that of node {holder}: give each client a partition-id "
+                "or a name of its own in its node config. If that node has been started again, "
+                "this one takes its place as soon as Flower sees the old one gone"
+            )
+        if holder is not None:  # the client is back under a new node id
+            del self._key_of_node[holder]
+        self._key_of_node[answer.node_id] = client.key
+        self._declared[client.key] = client.num_clients
+        if client.num_examples is not None:
+            self.num_examples[client.key] = client.num_examples
+        self.without_examples.discard(client.key)
+        if client.without_examples:
+            self.without_examples.add(client.key)
+        return None
+
+    def _hint(self, reason: str) -> str:
+        """Return what an app answered in place of the mod, with what to do about it."""
+        if _NO_FUNCTION in reason:
+            return (
+                f"its app has no function for messages of type {self._message_type!r}, which the "
+                f"base strategy sends: {reason}"
+            )
+        return f"{_NO_MOD}: {reason}"
+
+    def _known(self, online: Iterable[int]) -> list[str]:
+        """Return the keys of the nodes that are there, whether or not they may take part."""
+        return [self._key_of_node[node_id] for node_id in online if node_id in self._key_of_node]
+
+    def _present(self, online: Iterable[int]) -> dict[str, int]:
+        there = set(online)
+        present = {
+            key: node_id
+            for node_id, key in self._key_of_node.items()
+            if node_id in there and key not in self.excluded and self._may_take_part(key)
+        }
+        return {key: present[key] for key in sorted(present, key=client_order)}
+
+    def _may_take_part(self, key: str) -> bool:
+        if self._eligible is None:
+            return True
+        try:
+            return bool(self._eligible(key))
+        except Exception as error:
+            raise SelectionError(
+                f"eligible({key!r}) raised {type(error).__name__}: {error}"
+            ) from error

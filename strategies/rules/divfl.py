@@ -1,0 +1,245 @@
+"""DivFL: the clients that stand for all others, by facility location on gradient distances."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Unpack
+
+import numpy as np
+from flwr.serverapp.strategy import Strategy
+
+from pncs_flower.protocol import SummaryKind, SummaryRequest
+from pncs_flower.sketches import Coordinates, Count, Layers, Sketch, parse_sketch
+
+from ..checks import check_flags, check_layers, check_share
+from ..options import SelectionOptions
+from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
+from ..selection import SelectionStrategy
+
+__all__ = ["DivFL", "DivFLRule", "facility_location", "pairwise_distances"]
+
+# Numbers that are widened to float64 at a time: bounds memory.
+_BLOCK = 1 << 20
+# A squared distance is taken from products of vectors unless it is so small beside their squared
+# norms that these cancel in it.
+_CANCELLED = 1e-3
+# Two sums that differ by less are equal: their last bits depend on the order of the terms.
+_TIE = 1e-9
+
+
+def pairwise_distances(vectors: np.ndarray) -> np.ndarray:
+    """Return the L2 distance of every two vectors.
+
+    Parameters
+    ----------
+    vectors : np.ndarray
+        Shape (K, d).
+
+    Returns
+    -------
+    np.ndarray
+        Shape (K, K), float64, symmetric; exactly 0 for equal vectors.
+    """
+    count = len(vectors)
+    products = np.zeros((count, count))
+    for block in _blocks(vectors, count):
+        products += block @ block.T
+    norms = np.diagonal(products)
+    sums = norms[:, None] + norms[None, :]
+    squares = np.maximum(sums - 2 * products, 0)
+    np.fill_diagonal(squares, 0.0)
+    first, second = np.nonzero(np.triu(squares <= _CANCELLED * sums, 1))
+    step = max(1, count // 2)  # pairs whose differences take no more memory than a block
+    for start in range(0, len(first), step):
+        one, other = first[start : start + step], second[start : start + step]
+        close = np.zeros(len(one))
+        for block in _blocks(vectors, count):
+            close += ((block[one] - block[other]) ** 2).sum(axis=1)
+        squares[one, other] = squares[other, one] = close
+    distances: np.ndarray = np.sqrt(squares)
+    return distances
+
+
+def _blocks(vectors: np.ndarray, count: int) -> Iterator[np.ndarray]:
+    width = max(1, _BLOCK // count)
+    for start in range(0, vectors.shape[1], width):
+        yield vectors[:, start : start + width].astype(np.float64)
+
+
+def facility_location(
+    distances: np.ndarray, size: int, rng: np.random.Generator | None = None, sample: int = 0
+) -> tuple[int, ...]:
+    """Choose columns greedily so that every row is near to one of them.
+
+    Parameters
+    ----------
+    distances : np.ndarray
+        Shape (K, C): from each client to each that may be chosen.
+    size : int
+        How many columns to choose, at most C.
+    rng : np.random.Generator, optional (default: None)
+        If given, each step looks at ``sample`` of the columns left, drawn at random (stochastic
+        greedy), else at all of them.
+    sample : int (default: 0)
+        How many, with ``rng``.
+
+    Returns
+    -------
+    tuple of int
+        The columns in the order chosen; the first among equals in each step.
+    """
+    nearest = np.full(len(distances), np.inf)
+    chosen: list[int] = []
+    for _ in range(size):
+        left = [column for column in range(distances.shape[1]) if column not in chosen]
+        if rng is not None and sample < len(left):
+            left = sorted(rng.choice(left, sample, replace=False).tolist())
+        sums = np.minimum(nearest[:, None], distances[:, left]).sum(axis=0)
+        best = left[int(np.argmax(sums <= sums.min() * (1 + _TIE)))]
+        nearest = np.minimum(nearest, distances[:, best])
+        chosen.append(best)
+    return tuple(chosen)
+
+
+@dataclass(frozen=True)
+class DivFLRule(SelectionRule):
+    """Choose the clients nearest to all others; see `DivFL` for the parameters.
+
+    With ``stale``, the state holds the last known summary of each client, and who has to send a new
+    one.
+    """
+
+    num_selected: int = 2
+    sketch: str = "count:256"
+    layers: tuple[str, ...] | None = None
+    summary: SummaryKind = "update"
+    stochastic: bool = False
+    sample_share: float = 0.1
+    stale: bool = False
+
+    # Only with `stale` is anybody available that was not asked.
+    chooses_unasked: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(parse_sketch(self.sketch), Layers | Coordinates | Count):
+            raise ValueError(
+                f"sketch is {self.sketch!r}, but distances need a vector: 'layers', "
+                "'coordinates:SIZE' or 'count:SIZE'"
+            )
+        if self.summary not in ("update", "gradient"):
+            raise ValueError(f"summary is {self.summary!r}, but must be 'update' or 'gradient'")
+        check_share(sample_share=self.sample_share)
+        if self.stale and isinstance(parse_sketch(self.sketch), Coordinates):
+            raise ValueError(
+                f"sketch is {self.sketch!r} with stale=True, but other coordinates are drawn in "
+                "each round, and summaries of several rounds are compared: use 'layers' or "
+                "'count:SIZE'"
+            )
+        check_flags(stale=self.stale, stochastic=self.stochastic)
+
+    @property
+    def request(self) -> SummaryRequest:
+        """A sketch of the gradient or of the local update."""
+        return SummaryRequest(self.summary, self.sketch, self.layers)
+
+    def initial_state(self) -> RuleState:
+        """No summary is known."""
+        return {"table": {}, "outdated": []}
+
+    def candidates(self, state: RuleState, now: Round) -> tuple[str, ...]:
+        """Ask all, also those that cool down; if stale, those new or changed since their last."""
+        if not self.stale:
+            return now.clients
+        return tuple(
+            client
+            for client in now.clients
+            if client not in state["table"] or client in state["outdated"]
+        )
+
+    def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
+        """Choose by facility location over all clients whose summary is known."""
+        fresh = {c: np.concatenate(list(summary.values())) for c, summary in summaries.items()}
+        table = {**state["table"], **fresh}
+        known = [client for client in now.clients if client in table]
+        distances = pairwise_distances(np.stack([table[client] for client in known]))
+        columns = [known.index(client) for client in now.available]
+        chosen = facility_location(
+            distances[:, columns],
+            now.num_selected,
+            now.generator("stochastic greedy") if self.stochastic else None,
+            max(now.num_selected, math.ceil(round(self.sample_share * len(columns), 9))),
+        )
+        outdated = [client for client in state["outdated"] if client not in fresh]
+        return Choice(
+            tuple(now.available[index] for index in chosen),
+            state={"table": table, "outdated": outdated} if self.stale else None,
+        )
+
+    def observe(self, state: RuleState, now: Round, delivered: Mapping[str, Metrics]) -> RuleState:
+        """Ask those that trained for a new summary in the next round, if stale ones are used."""
+        if not self.stale:
+            return state
+        return {**state, "outdated": [*state["outdated"], *delivered]}
+
+
+class DivFL(SelectionStrategy):
+    """Select clients by submodular diversity (DivFL, Balakrishnan et al., ICLR 2022).
+
+    The chosen set S makes the sum over all clients k of the distance to the nearest chosen one,
+    min over i in S of the L2 norm of g_k - g_i, small: each chosen client stands for those near to
+    it. The search is greedy: each step adds the client that lowers the sum most.
+
+    Parameters
+    ----------
+    base : Strategy
+        Any message-based Flower strategy.
+    num_selected : int (default: 2)
+        Clients that send their full update in a round (m).
+    sketch : str or Sketch (default: "count:256")
+        What a client sends of each layer: ``"layers"``, ``"count:R"`` or ``"coordinates:R"``.
+        With coordinates, a layer weighs by the numbers sent, not by its size.
+    layers : sequence of str, optional (default: None)
+        Layers to compare; all if None.
+    summary : {"update", "gradient"} (default: "update")
+        Compare local updates, or gradients at the current weights, which the app must be able to
+        give (`pncs_flower.clients.SummaryMod`).
+    stochastic : bool (default: False)
+        Whether each greedy step looks at a random sample of the clients only.
+    sample_share : float (default: 0.1)
+        The sample's share of the available clients, rounded up; at least ``num_selected``. Only
+        with ``stochastic``.
+    stale : bool (default: False)
+        Keep the last known summaries, and ask only those that have none or have trained since. In
+        the paper's code, a client's gradient is that of its last participation; here it is taken
+        one round later, at the weights that its update led to.
+    **options
+        See `SelectionOptions`.
+
+    Notes
+    -----
+    Clients that cool down are asked too: they cannot be chosen, but have to be stood for.
+    """
+
+    def __init__(
+        self,
+        base: Strategy,
+        *,
+        num_selected: int = 2,
+        sketch: str | Sketch = "count:256",
+        layers: Sequence[str] | None = None,
+        summary: SummaryKind = "update",
+        stochastic: bool = False,
+        sample_share: float = 0.1,
+        stale: bool = False,
+        **options: Unpack[SelectionOptions],
+    ) -> None:
+        rule = DivFLRule(
+            num_selected=num_selected,
+            sketch=parse_sketch(sketch).spec,
+            layers=check_layers(layers),
+            summary=summary,
+            stochastic=stochastic,
+            sample_share=sample_share,
+            stale=stale,
+        )
+        super().__init__(base, rule, **options)

@@ -1,0 +1,296 @@
+"""FedCor: clients whose training is expected to lower everybody's loss, by a Gaussian process."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import numpy as np
+from flwr.serverapp.strategy import Strategy
+
+from pncs_flower.protocol import LOSS, SummaryRequest
+from pncs_flower.randomness import generator
+
+from ..checks import check_numbers, check_whole
+from ..options import SelectionOptions
+from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
+from ..selection import SelectionStrategy
+from .gaussian_process import condition, covariance, fit
+from .reports import sizes
+from .uniform import UniformRule
+
+__all__ = ["SCHEDULES", "FedCor", "FedCorRule", "Schedule", "greedy"]
+
+_DIMENSION = 15
+_NOISE = 0.01
+_FIRST_STEPS = 1000
+_LATER_STEPS = 100
+_LEARNING_RATE = 1e-2
+# A sample that weighs less than this has no part in a fit.
+_LEAST_WEIGHT = 1e-6
+# A loss that changes by more comes from a broken or hostile client, and would drown all others.
+_LARGEST_CHANGE = 1e6
+# Two scores that differ by less are equal: their last bits depend on the order of the terms.
+_TIE = 1e-9
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When FedCor learns, and how fast it forgets.
+
+    Attributes
+    ----------
+    warm_up : int
+        First rounds with uniform selection, after which the process is fitted; 0 for none.
+    interval : int
+        Rounds from one later sample of loss changes to the next, at least 2.
+    annealing : float
+        Factor of a client's score for each time it was selected since the last fit; above 0, at
+        most 1 (beta in the paper).
+    discount : float
+        Factor of a sample's weight for each round of its age; above 0, at most 1 (gamma).
+    """
+
+    warm_up: int
+    interval: int
+    annealing: float
+    discount: float
+
+    def __post_init__(self) -> None:
+        check_whole(least=0, warm_up=self.warm_up)
+        check_whole(interval=self.interval)
+        check_numbers(annealing=self.annealing, discount=self.discount)
+        if self.interval < 2:
+            raise ValueError(
+                f"interval is {self.interval}, but must be at least 2 rounds: the round that is "
+                "sampled selects uniformly"
+            )
+        for name, value in (("annealing", self.annealing), ("discount", self.discount)):
+            if not 0 < value <= 1:
+                raise ValueError(f"{name} is {value}, but must be above 0 and at most 1")
+
+    def samples(self, number: int) -> bool:
+        """Return whether a round selects uniformly, to see how the losses change by it."""
+        if number < 1:
+            return False
+        return number <= self.warm_up or (number - self.warm_up) % self.interval == 0
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "fashion-mnist": Schedule(warm_up=15, interval=10, annealing=0.95, discount=0.95),
+    "cifar-10": Schedule(warm_up=20, interval=50, annealing=0.9, discount=0.99),
+    "short": Schedule(warm_up=5, interval=5, annealing=0.9, discount=0.95),
+}
+"""The schedules of the paper's code for its two data sets, and one for runs of about 20 rounds, in
+which those would hardly select by anything but chance."""
+
+
+@dataclass(frozen=True)
+class FedCorRule(SelectionRule):
+    """Choose greedily by the Gaussian process; see `FedCor`.
+
+    The state holds the losses at the last weights they were asked for, and the round (0: none); the
+    samples of loss changes, shape (n, K), NaN where a client told none, and their rounds; the
+    clients that the K columns stand for; their embeddings, shape (15, K); how often each was
+    selected since the last fit; and whether there was one.
+    """
+
+    num_selected: int = 2
+    schedule: Schedule = SCHEDULES["fashion-mnist"]
+
+    @property
+    def request(self) -> SummaryRequest:
+        """The loss at the current weights."""
+        return SummaryRequest("loss")
+
+    def initial_state(self) -> RuleState:
+        """Nothing is known."""
+        return {
+            "losses": {},
+            "losses-round": 0,
+            "samples": np.zeros((0, 0)),
+            "sample-rounds": [],
+            "clients": [],
+            "embeddings": np.zeros((_DIMENSION, 0)),
+            "times-selected": {},
+            "fitted": False,
+        }
+
+    def candidates(self, state: RuleState, now: Round) -> tuple[str, ...]:
+        """Ask all clients before and after a round that is sampled, and nobody else."""
+        sampled = self.schedule.samples(now.number) or self.schedule.samples(now.number - 1)
+        return now.clients if sampled else ()
+
+    def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
+        """Learn from the losses told; then draw uniformly, or choose by the process."""
+        after = self._learn(dict(state), now, summaries)
+        if self.schedule.samples(now.number):
+            chosen = UniformRule(now.num_selected).select({}, now, {}).clients
+            return Choice(chosen, state=after)
+        chosen = self._greedy(after, now)
+        times = after["times-selected"]
+        after["times-selected"] = times | {c: times.get(c, 0) + 1 for c in chosen}
+        return Choice(chosen, state=after)
+
+    def observe(self, state: RuleState, now: Round, delivered: Mapping[str, Metrics]) -> RuleState:
+        """Forget the losses where no update came: the next ones are no consequence of a choice."""
+        return state if delivered else {**state, "losses": {}, "losses-round": 0}
+
+    def _learn(
+        self, state: dict[str, Any], now: Round, summaries: Mapping[str, Summary]
+    ) -> dict[str, Any]:
+        """Take in the losses, and fit if they complete a sample and warm-up is over."""
+        losses = {client: float(summary[LOSS][0]) for client, summary in summaries.items()}
+        before = state["losses"] if state["losses-round"] == now.number - 1 else {}
+        changes = {c: loss - before[c] for c, loss in losses.items() if c in before}
+        changes = {c: by for c, by in changes.items() if abs(by) <= _LARGEST_CHANGE}
+        state |= {"losses": losses, "losses-round": now.number if losses else 0}
+        clients = [*state["clients"], *(c for c in now.clients if c not in state["clients"])]
+        new = [_first_embedding(now.seed, client) for client in clients[len(state["clients"]) :]]
+        state["embeddings"] = np.column_stack([state["embeddings"], *new])
+        state["clients"] = clients
+        kept = [r for r in state["sample-rounds"] if self._weight(r, now) >= _LEAST_WEIGHT]
+        samples = np.full((len(kept), len(clients)), np.nan)
+        old = state["samples"][len(state["sample-rounds"]) - len(kept) :]
+        samples[:, : old.shape[1]] = old
+        if changes and self.schedule.samples(now.number - 1):
+            row = [changes.get(client, math.nan) for client in clients]
+            samples, kept = np.vstack([samples, row]), [*kept, now.number - 1]
+        fits = len(kept) > 0 and kept[-1] == now.number - 1 and now.number > self.schedule.warm_up
+        state |= {"samples": samples, "sample-rounds": kept}
+        if fits:
+            state["embeddings"] = fit(
+                state["embeddings"],
+                samples,
+                np.array([self._weight(r, now) for r in kept]),
+                noise=_NOISE,
+                steps=_LATER_STEPS if state["fitted"] else _FIRST_STEPS,
+                learning_rate=_LEARNING_RATE,
+            )
+            state |= {"fitted": True, "times-selected": {}}
+        return state
+
+    def _weight(self, sample_round: int, now: Round) -> float:
+        return self.schedule.discount ** (now.number - 1 - sample_round)
+
+    def _greedy(self, state: Mapping[str, Any], now: Round) -> tuple[str, ...]:
+        # All clients count in the sum, also those that cannot be chosen.
+        columns = [state["clients"].index(client) for client in now.clients]
+        sigma = covariance(state["embeddings"][:, columns], _NOISE)
+        size = sizes(now.clients, now)
+        times = [state["times-selected"].get(client, 0) for client in now.clients]
+        annealing = self.schedule.annealing ** np.array(times)
+        eligible = [now.clients.index(client) for client in now.available]
+        chosen = greedy(sigma, size / size.sum(), annealing, eligible, now.num_selected)
+        return tuple(now.clients[index] for index in chosen)
+
+
+def greedy(
+    sigma: np.ndarray,
+    shares: np.ndarray,
+    annealing: np.ndarray,
+    eligible: Sequence[int],
+    size: int,
+) -> list[int]:
+    """Choose clients one after the other, each given those before.
+
+    Parameters
+    ----------
+    sigma : np.ndarray
+        Shape (K, K): covariance of the loss changes of all clients.
+    shares : np.ndarray
+        Shape (K,): each client's share of the examples of all (p_i).
+    annealing : np.ndarray
+        Shape (K,): factor of each client's score.
+    eligible : sequence of int
+        The clients that may be chosen, the first of equals first.
+    size : int
+        How many to choose.
+
+    Returns
+    -------
+    list of int
+        The clients in the order chosen. Each has the largest annealed score
+        sum_i p_i sigma_ik / sqrt(sigma_kk) (Tang et al., CVPR 2022), where sigma is conditioned on
+        those before it.
+
+    Raises
+    ------
+    ValueError
+        If the covariance has no posterior; see `condition`.
+    """
+    left, chosen = list(eligible), []
+    for _ in range(size):
+        variances = np.diag(sigma)[left]
+        bad = ~((variances > 0) & np.isfinite(variances))
+        if bad.any():
+            condition(sigma, left[int(np.argmax(bad))])  # raises
+        scores = annealing[left] * (shares @ sigma[:, left]) / np.sqrt(variances)
+        best = left[int(np.argmax(scores >= scores.max() - _TIE * abs(scores).max()))]
+        sigma = condition(sigma, best)
+        left.remove(best)
+        chosen.append(best)
+    return chosen
+
+
+def _first_embedding(seed: int, client: str) -> np.ndarray:
+    """Draw by the client's key, so that a client that joins later changes nobody else's."""
+    draw = generator(seed, "fedcor embedding", client).normal(size=_DIMENSION)
+    embedding: np.ndarray = draw / math.sqrt(_DIMENSION)
+    return embedding
+
+
+class FedCor(SelectionStrategy):
+    """Select clients by the correlation of their losses (FedCor, Tang et al., CVPR 2022).
+
+    The changes of all clients' losses in a round are taken for a Gaussian process of mean 0 and
+    covariance X^T X + 0.01^2 I, with a trained embedding of 15 numbers for each client. Clients are
+    chosen one after the other: the one whose loss change, given those before, goes together most
+    with that of all clients, each weighted by its examples.
+
+    Parameters
+    ----------
+    base : Strategy
+        Any message-based Flower strategy.
+    num_selected : int (default: 2)
+        Clients that train in a round.
+    schedule : Schedule or {"fashion-mnist", "cifar-10", "short"} (default: "fashion-mnist")
+        When the process is fitted; see `Schedule` and `SCHEDULES`. ``"short"`` is for runs of about
+        20 rounds. The round's record has the numbers.
+    **options
+        See `SelectionOptions`.
+
+    Notes
+    -----
+    In warm-up, and in a round every ``interval`` rounds after it, clients are selected uniformly,
+    and all clients are asked for their loss before and after. The first fit, 1000 steps of Adam,
+    comes when warm-up is over; each later sample brings another 100. Other rounds ask nobody.
+
+    In the paper, a later sample comes from an extra round whose model is thrown away. Here that
+    round's model is kept: a sample costs no round, but one round in ``interval`` is uniform.
+
+    A client that sends no loss, or one that changes by more than a million, is left out of that
+    round's sample. One that joins after the last
+    fit is uncorrelated with the others in expectation.
+    """
+
+    def __init__(
+        self,
+        base: Strategy,
+        *,
+        num_selected: int = 2,
+        schedule: Schedule | str = "fashion-mnist",
+        **options: Unpack[SelectionOptions],
+    ) -> None:
+        if isinstance(schedule, str):
+            if schedule not in SCHEDULES:
+                raise ValueError(
+                    f"schedule is {schedule!r}, but must be a Schedule or one of "
+                    f"{', '.join(SCHEDULES)}"
+                )
+            schedule = SCHEDULES[schedule]
+        elif not isinstance(schedule, Schedule):
+            raise TypeError(
+                f"schedule is {schedule!r}, but must be a Schedule or one of {', '.join(SCHEDULES)}"
+            )
+        super().__init__(base, FedCorRule(num_selected, schedule), **options)

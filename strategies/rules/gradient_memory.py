@@ -1,0 +1,231 @@
+"""GradientMemory: the clients that make up for what the rounds so far have left out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Unpack
+
+import numpy as np
+from flwr.serverapp.strategy import Strategy
+
+from pncs_flower.protocol import SummaryKind, SummaryRequest
+from pncs_flower.randomness import derive_seed
+from pncs_flower.sketches import Count, Layers, Sketch, parse_sketch
+from pncs_flower.subset import nearest_mean_subset
+
+from ..checks import check_flags, check_layers, check_numbers, check_whole
+from ..options import SelectionOptions
+from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
+from ..selection import SelectionStrategy
+
+__all__ = ["GradientMemory", "GradientMemoryRule"]
+
+Weights = Literal["examples", "uniform"]
+
+
+@dataclass(frozen=True)
+class GradientMemoryRule(SelectionRule):
+    """Choose the subset whose mean leaves the least behind; see `GradientMemory`.
+
+    The state holds the residual R with the round up to which it goes, and the last known sketch of
+    each client (the table).
+    """
+
+    num_selected: int = 2
+    sketch: str = "count:256"
+    layers: tuple[str, ...] | None = None
+    summary: SummaryKind = "update"
+    p: float = 2
+    normalize: bool = False
+    forgetting: float = 1.0
+    weights: Weights = "examples"
+    num_candidates: int | None = None
+
+    chooses_unasked = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(parse_sketch(self.sketch), (Count, Layers)):
+            raise ValueError(
+                f"sketch is {self.sketch!r}, but the memory adds up sketches of several rounds, "
+                "which needs a linear one that is the same in each: 'count:R' or 'layers'"
+            )
+        if self.summary not in ("update", "gradient"):
+            raise ValueError(f"summary is {self.summary!r}, but must be 'update' or 'gradient'")
+        check_flags(normalize=self.normalize)
+        check_numbers(p=self.p, forgetting=self.forgetting)
+        if self.p not in (2, 4):
+            raise ValueError(f"p is {self.p}, but must be 2 or 4")
+        if self.p == 4 and not isinstance(parse_sketch(self.sketch), Layers):
+            raise ValueError(
+                f"p is 4 with sketch {self.sketch!r}, but a count sketch keeps the L2 norm alone: "
+                "use sketch='layers'"
+            )
+        if not 0 < self.forgetting <= 1:
+            raise ValueError(
+                f"forgetting is {self.forgetting}, but must be above 0 and at most 1, which "
+                "forgets nothing"
+            )
+        if self.weights not in ("examples", "uniform"):
+            raise ValueError(f"weights is {self.weights!r}, but must be 'examples' or 'uniform'")
+        if self.num_candidates is not None:
+            check_whole(least=1, candidates=self.num_candidates)
+
+    @property
+    def request(self) -> SummaryRequest:
+        """A linear sketch of the gradient or of the local update."""
+        return SummaryRequest(self.summary, self.sketch, self.layers)
+
+    def initial_state(self) -> RuleState:
+        """Nothing is left over and nobody is known."""
+        return {"residual": np.zeros(0), "round": 0, "table": {}}
+
+    def candidates(self, state: RuleState, now: Round) -> tuple[str, ...]:
+        """Ask all, also those that cool down; or those not asked for the longest time."""
+        if self.num_candidates is None:
+            return now.clients
+        draw = now.generator("candidates").permutation(len(now.clients))
+        place = dict(zip(now.clients, draw.tolist(), strict=True))
+        longest = sorted(now.clients, key=lambda c: (now.last_asked.get(c, 0), place[c]))
+        return tuple(longest[: self.num_candidates])
+
+    def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
+        """Choose the clients whose mean is nearest to the residual plus the mean of all."""
+        fresh = {client: self._vector(summary) for client, summary in summaries.items()}
+        # A client that has left keeps its row, in case it comes back, but does not count.
+        table = {**state["table"], **fresh}
+        wanted = self._wanted(state["residual"], table, now)
+        if wanted is None:
+            return Choice(now.available[: now.num_selected])
+        after = {"residual": wanted, "round": now.number, "table": table}
+
+        eligible = [client for client in now.available if client in table]
+        # Clients nobody knows yet fill up what is missing, the longest waiting first.
+        unknown = [client for client in now.available if client not in table]
+        size = min(now.num_selected, len(eligible))
+        if size == 0:  # all that are known cool down
+            return Choice(tuple(unknown[: now.num_selected]), state=after)
+        subset = nearest_mean_subset(
+            np.stack([table[client] for client in eligible]),
+            wanted,
+            size,
+            weights=self._weights(eligible, now),
+            seed=derive_seed(now.seed, "subset search", now.number),
+            p=self.p,
+        )
+        chosen = [eligible[index] for index in subset.indices]
+        chosen += unknown[: now.num_selected - size]
+        return Choice(tuple(chosen), optimal=subset.optimal, state=after)
+
+    def observe(self, state: RuleState, now: Round, delivered: Mapping[str, Metrics]) -> RuleState:
+        """Take what was applied out of the residual; what a client failed to deliver stays in."""
+        table, residual = state["table"], state["residual"]
+        if state["round"] < now.number:  # nobody answered, so `select` was not called
+            residual = self._wanted(residual, table, now)
+            if residual is None:
+                return state
+        applied = [client for client in delivered if client in table]
+        if applied:
+            residual = residual - self._mean(applied, table, now)
+        return {**state, "residual": residual, "round": now.number}
+
+    def _wanted(
+        self, residual: np.ndarray, table: Mapping[str, np.ndarray], now: Round
+    ) -> np.ndarray | None:
+        """Return what is left over and the mean of all clients known; None if none is."""
+        known = [client for client in now.clients if client in table]
+        if not known:
+            return None
+        mean = self._mean(known, table, now)
+        return self.forgetting * residual + mean if len(residual) else mean
+
+    def _mean(
+        self, clients: Sequence[str], table: Mapping[str, np.ndarray], now: Round
+    ) -> np.ndarray:
+        mean: np.ndarray = self._weights(clients, now) @ np.stack([table[c] for c in clients])
+        return mean
+
+    def _vector(self, summary: Summary) -> np.ndarray:
+        vector = np.concatenate([np.asarray(v, np.float64) for v in summary.values()])
+        norm = np.linalg.norm(vector)
+        return vector / norm if self.normalize and norm > 0 else vector
+
+    def _weights(self, clients: Sequence[str], now: Round) -> np.ndarray:
+        """Return weights of sum 1: n_k/n, or equal. A client of unknown size counts as the mean."""
+        if self.weights == "uniform":
+            return np.full(len(clients), 1 / len(clients))
+        sizes = np.array([now.num_examples.get(client, np.nan) for client in clients])
+        known = sizes[np.isfinite(sizes)]
+        sizes[~np.isfinite(sizes)] = known.mean() if len(known) else 1.0
+        total: np.ndarray = sizes / sizes.sum()
+        return total
+
+
+class GradientMemory(SelectionStrategy):
+    r"""Select the clients that leave the least gradient behind, over all rounds so far.
+
+    The strategy keeps the gradient mass that has not been applied yet, R. With the weighted mean m
+    of all clients' sketches and the mean m_S of the chosen ones, R <- f R + m - m_S, and the subset
+    S is the one that makes the norm of the new R least. Rotation and diversity both follow: a
+    client left out for long is what R is made of, and similar clients are not needed twice.
+
+    A linear sketch keeps inner products, so a small `count` sketch serves as well as the update.
+
+    Parameters
+    ----------
+    base : Strategy
+        Any message-based Flower strategy.
+    num_selected : int (default: 2)
+        Clients that send their full update in a round.
+    sketch : str or Sketch (default: "count:256")
+        What a client sends of each layer: ``"count:R"`` or ``"layers"``.
+    layers : sequence of str, optional (default: None)
+        Layers to look at; all if None.
+    summary : {"update", "gradient"} (default: "update")
+        Sketch the local update, or the gradient at the current weights, which is cheaper where
+        clients train for several epochs.
+    p : {2, 4} (default: 2)
+        Norm of R that is made least. 4 needs ``sketch="layers"``.
+    normalize : bool (default: False)
+        Give every client's sketch the length 1.
+    forgetting : float (default: 1.0)
+        How much of R is kept from round to round (f), above 0 and at most 1.
+    weights : {"examples", "uniform"} (default: "examples")
+        Weight clients by their number of examples (``num-examples``), as FedAvg does, or equally.
+    candidates : int, optional (default: None)
+        Ask so many clients each round, those not asked for the longest time first; the last known
+        sketches of the others stand in for them. All are asked if None.
+    **options
+        See `SelectionOptions`.
+
+    Notes
+    -----
+    A client that fails to answer is not chosen in that round; its last known sketch still counts in
+    m. A client that leaves no longer counts. What a chosen client fails to deliver stays in R.
+    """
+
+    def __init__(
+        self,
+        base: Strategy,
+        *,
+        num_selected: int = 2,
+        sketch: str | Sketch = "count:256",
+        layers: Sequence[str] | None = None,
+        summary: SummaryKind = "update",
+        p: float = 2,
+        normalize: bool = False,
+        forgetting: float = 1.0,
+        weights: Weights = "examples",
+        candidates: int | None = None,
+        **options: Unpack[SelectionOptions],
+    ) -> None:
+        rule = GradientMemoryRule(
+            num_selected=num_selected,
+            sketch=parse_sketch(sketch).spec,
+            layers=check_layers(layers),
+            summary=summary,
+            p=p,
+            normalize=normalize,
+            forgetting=forgetting,
+            weights=weights,
+            num_candidates=candidates,
+        )
+        super().__init__(base, rule, **options)

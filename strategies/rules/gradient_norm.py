@@ -1,0 +1,82 @@
+"""Gradient norm: the clients with the longest gradients, at one number per layer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Unpack
+
+import numpy as np
+from flwr.serverapp.strategy import Strategy
+
+from pncs_flower.protocol import SummaryKind, SummaryRequest
+
+from ..checks import check_layers
+from ..options import SelectionOptions
+from ..rule import Choice, Round, RuleState, SelectionRule, Summary
+from ..selection import SelectionStrategy
+from .reports import order_by_value
+
+__all__ = ["GradientNorm", "GradientNormRule"]
+
+
+@dataclass(frozen=True)
+class GradientNormRule(SelectionRule):
+    """Choose the largest L2 norms; see `GradientNorm` for the parameters."""
+
+    num_selected: int = 2
+    layers: tuple[str, ...] | None = None
+    summary: SummaryKind = "update"
+
+    def __post_init__(self) -> None:
+        if self.summary not in ("update", "gradient"):
+            raise ValueError(f"summary is {self.summary!r}, but must be 'update' or 'gradient'")
+
+    @property
+    def request(self) -> SummaryRequest:
+        """The norm of each layer."""
+        return SummaryRequest(self.summary, "norm", self.layers)
+
+    def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
+        """Choose the largest norms over all layers; the first among equals."""
+        norms = {
+            client: float(np.linalg.norm(np.concatenate(list(summary.values())).astype(np.float64)))
+            for client, summary in summaries.items()
+        }
+        return Choice(tuple(order_by_value(now.available, norms)[: now.num_selected]))
+
+
+class GradientNorm(SelectionStrategy):
+    """Select the clients with the largest gradients (Marnissi et al. 2021, arXiv:2111.11204).
+
+    All available clients send the L2 norm of each layer; the largest norms over all layers are
+    chosen.
+
+    Parameters
+    ----------
+    base : Strategy
+        Any message-based Flower strategy.
+    num_selected : int (default: 2)
+        Clients that send their full update in a round.
+    layers : sequence of str, optional (default: None)
+        Layers to look at; all if None.
+    summary : {"update", "gradient"} (default: "update")
+        The norm of the local update, or of the gradient at the current weights, which the app must
+        be able to give (`pncs_flower.clients.SummaryMod`).
+    **options
+        See `SelectionOptions`.
+    """
+
+    def __init__(
+        self,
+        base: Strategy,
+        *,
+        num_selected: int = 2,
+        layers: Sequence[str] | None = None,
+        summary: SummaryKind = "update",
+        **options: Unpack[SelectionOptions],
+    ) -> None:
+        rule = GradientNormRule(
+            num_selected=num_selected,
+            layers=check_layers(layers),
+            summary=summary,
+        )
+        super().__init__(base, rule, **options)

@@ -1,0 +1,249 @@
+"""PNCS: the clients whose gradients are least alike by power-norm cosine similarity."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from statistics import fmean
+from typing import Literal, Unpack
+
+import numpy as np
+from flwr.serverapp.strategy import Strategy
+
+from pncs_flower import Subset, least_aligned_subset
+from pncs_flower.forms import Form, check_parameters
+from pncs_flower.protocol import SummaryKind, SummaryRequest, client_order
+from pncs_flower.randomness import derive_seed
+from pncs_flower.similarity import layered_cosine
+from pncs_flower.sketches import Sketch, parse_sketch
+
+from ..checks import check_flags, check_layers, check_numbers, check_whole
+from ..options import SelectionOptions
+from ..replies.layers import check_averages
+from ..rule import Choice, Round, RuleState, SelectionRule, Summary
+from ..selection import SelectionStrategy
+
+__all__ = ["PNCS", "SMALL", "CandidateOrder", "PNCSRule"]
+
+SMALL = "coordinates:8%@int8"
+"""The sketch that is asked for by default. One in twelve coordinates, at a quarter of the bytes,
+is 2% of an update in float32: docs/sketches.md has what it keeps."""
+
+CandidateOrder = Literal["longest-unasked", "random"]
+
+
+@dataclass(frozen=True)
+class PNCSRule(SelectionRule):
+    """Choose the subset of least mean similarity; see `PNCS` for the parameters.
+
+    It remembers nothing.
+    """
+
+    num_selected: int = 2
+    p: float = 4
+    form: Form = "squared"
+    sketch: str = SMALL
+    layers: tuple[str, ...] | None = None
+    summary: SummaryKind = "update"
+    layer_weights: tuple[tuple[str, float], ...] | None = None
+    num_candidates: int | None = None
+    candidate_order: CandidateOrder = "longest-unasked"
+    per_layer: bool = False
+
+    def __post_init__(self) -> None:
+        check_parameters(self.p, self.form)
+        parse_sketch(self.sketch).check_order(self.p)
+        if self.summary not in ("update", "gradient"):
+            raise ValueError(f"summary is {self.summary!r}, but must be 'update' or 'gradient'")
+        if self.layer_weights is not None:
+            _check_weights(dict(self.layer_weights), self.layers)
+        check_flags(per_layer=self.per_layer)
+        if self.per_layer and self.layer_weights is not None:
+            raise ValueError(
+                "layer_weights are given and per_layer is True, but weights are for the average "
+                "over layers that per_layer does not take: leave one of them out"
+            )
+        check_whole(num_selected=self.num_selected)
+        if self.num_candidates is not None:
+            check_whole(candidates=self.num_candidates)
+            if self.num_candidates < self.num_selected:
+                raise ValueError(
+                    f"candidates is {self.num_candidates}, but {self.num_selected} of them are "
+                    f"chosen in a round: use at least {self.num_selected}, or leave it out to ask "
+                    "all"
+                )
+        if self.candidate_order not in ("longest-unasked", "random"):
+            raise ValueError(
+                f"candidate_order is {self.candidate_order!r}, but must be 'longest-unasked' or "
+                "'random'"
+            )
+
+    @property
+    def request(self) -> SummaryRequest:
+        """A sketch of the gradient or of the local update."""
+        return SummaryRequest(self.summary, self.sketch, self.layers)
+
+    def candidates(self, state: RuleState, now: Round) -> tuple[str, ...]:
+        """Ask all that are available, or some: those not asked for long, or any."""
+        if self.num_candidates is None:
+            return now.available
+        draw = now.generator("candidates").permutation(len(now.available))
+        available = sorted(now.available, key=client_order)
+        shuffled = [available[place] for place in np.argsort(draw).tolist()]
+        if self.candidate_order == "longest-unasked":
+            shuffled.sort(key=lambda client: now.last_asked.get(client, 0))
+        return tuple(shuffled[: self.num_candidates])
+
+    def similarities(self, summaries: Mapping[str, Summary]) -> dict[str, np.ndarray]:
+        """Return the similarity of every two clients in each layer, shapes (K, K)."""
+        sketch = parse_sketch(self.sketch)
+        layers = next(iter(summaries.values()))
+        return {
+            layer: sketch.pairwise_cosine(
+                np.stack([summary[layer] for summary in summaries.values()]), self.p, self.form
+            )
+            for layer in layers
+        }
+
+    def similarity(self, summaries: Mapping[str, Summary]) -> np.ndarray:
+        """Return the similarity of every two clients, shape (K, K), in the order given."""
+        return layered_cosine(
+            self.similarities(summaries),
+            None if self.layer_weights is None else dict(self.layer_weights),
+        )
+
+    def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
+        """Choose the subset that is least alike, or that of each layer."""
+        clients = list(summaries)
+        if self.per_layer:
+            by_layer = {
+                layer: self._least_aligned(similarity, now)
+                for layer, similarity in self.similarities(summaries).items()
+            }
+        else:
+            by_layer = {"": self._least_aligned(self.similarity(summaries), now)}
+        chosen = {
+            layer: tuple(clients[index] for index in subset.indices)
+            for layer, subset in by_layer.items()
+        }
+        return Choice(
+            tuple(dict.fromkeys(chain.from_iterable(chosen.values()))),
+            mean_similarity=fmean(subset.mean_similarity for subset in by_layer.values()),
+            optimal=all(subset.optimal for subset in by_layer.values()),
+            by_layer=chosen if self.per_layer else {},
+        )
+
+    def _least_aligned(self, similarity: np.ndarray, now: Round) -> Subset:
+        seed = derive_seed(now.seed, "subset search", now.number)
+        return least_aligned_subset(similarity, now.num_selected, seed=seed)
+
+
+def _weights(weights: object) -> tuple[tuple[str, float], ...]:
+    if not isinstance(weights, Mapping):
+        raise TypeError(f"layer_weights is {weights!r}, but must give each layer's weight by name")
+    check_numbers(**{f"layer_weights[{layer!r}]": weight for layer, weight in weights.items()})
+    return tuple(weights.items())
+
+
+def _check_weights(weights: Mapping[str, float], layers: Sequence[str] | None) -> None:
+    bad = [layer for layer, weight in weights.items() if not 0 <= weight < math.inf]
+    if bad or not any(weights.values()):
+        raise ValueError(
+            f"layer_weights is {dict(weights)}, but weights must be finite, at least 0, and not "
+            "all 0"
+        )
+    if layers is None or set(layers) != set(weights):
+        raise ValueError(
+            f"layer_weights names the layers {', '.join(weights)}, but layers are "
+            f"{'not given' if layers is None else ', '.join(layers)}: name the same in both"
+        )
+
+
+class PNCS(SelectionStrategy):
+    """Select clients by power-norm cosine similarity (PNCS, arXiv:2506.15923).
+
+    Each round, the clients that do not cool down in the Age-of-Update queue send a sketch of their
+    gradient; the subset with the least mean similarity over its pairs (section IV-C) sends its
+    full update.
+
+    Parameters
+    ----------
+    base : Strategy
+        Any message-based Flower strategy.
+    num_selected : int (default: 2)
+        Clients that send their full update in a round (S in the paper).
+    queue_length : int (default: 4)
+        Length of the Age-of-Update queue, in clients (L in the paper).
+    layers : sequence of str, optional (default: None)
+        Layers to compare, such as ``["classifier.6"]``; all if None. The similarity is computed for
+        each layer and averaged.
+    p : float (default: 4)
+        Order of the norm, at least 1.
+    form : {"squared", "normalized", "printed", "power"} (default: "squared")
+        How the paper's formula is read; see `pncs_flower.cosine`.
+    sketch : str or Sketch (default: "coordinates:8%@int8")
+        What a client sends of each layer: some of its values, ``"coordinates:PERCENT%"`` or
+        ``"coordinates:R"``, all of them, ``"layers"``, as in the paper, or, for p = 4,
+        ``"power-moments:R"``, for p = 2, ``"count:R"``; each perhaps in fewer bytes, ``"@float16"``
+        or ``"@int8"``. The default takes 2% of the bytes of an update in float32; of a layer with
+        fewer than 1,250 values 100 are sent, or all that there are.
+    summary : {"update", "gradient"} (default: "update")
+        Compare the clients' local updates, which they keep and send if chosen, or their gradients
+        at the current weights, which the app must be able to give
+        (`pncs_flower.clients.SummaryMod`).
+    layer_weights : mapping of str to float, optional (default: None)
+        Weight of each of ``layers`` in the average, at least 0; equal if None. Only their
+        proportions matter.
+    candidates : int, optional (default: None)
+        Ask so many of the available clients each round, at least ``num_selected``, and choose among
+        them; all if None.
+    candidate_order : {"longest-unasked", "random"} (default: "longest-unasked")
+        Which clients are asked where not all are: those last asked longest ago, or any.
+    per_layer : bool (default: False)
+        Choose ``num_selected`` clients for each of ``layers``, whose mean that layer becomes; a
+        round then trains all of these, up to ``num_selected`` times the number of layers. Layers
+        that are not compared are averaged over all of them: the earlier code of one of the authors
+        averages those over all clients, for which every client would have to send its update. For
+        reproducing the paper; the base strategy must be one that averages.
+    **options
+        See `SelectionOptions`.
+
+    Examples
+    --------
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> from pncs_flower.strategies import PNCS
+    >>> strategy = PNCS(FedAvg(), num_selected=2, queue_length=4)
+    """
+
+    def __init__(
+        self,
+        base: Strategy,
+        *,
+        num_selected: int = 2,
+        layers: Sequence[str] | None = None,
+        p: float = 4,
+        form: Form = "squared",
+        sketch: str | Sketch = SMALL,
+        summary: SummaryKind = "update",
+        layer_weights: Mapping[str, float] | None = None,
+        candidates: int | None = None,
+        candidate_order: CandidateOrder = "longest-unasked",
+        per_layer: bool = False,
+        **options: Unpack[SelectionOptions],
+    ) -> None:
+        options.setdefault("queue_length", 4)
+        rule = PNCSRule(
+            num_selected=num_selected,
+            p=p,
+            form=form,
+            sketch=parse_sketch(sketch).spec,
+            layers=check_layers(layers),
+            summary=summary,
+            layer_weights=None if layer_weights is None else _weights(layer_weights),
+            num_candidates=candidates,
+            candidate_order=candidate_order,
+            per_layer=per_layer,
+        )
+        if per_layer:
+            check_averages(base)
+        super().__init__(base, rule, **options)

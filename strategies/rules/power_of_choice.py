@@ -1,0 +1,150 @@
+"""Power-of-Choice: of a few clients drawn by size, those with the highest loss."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Unpack
+
+import numpy as np
+from flwr.serverapp.strategy import Strategy
+
+from pncs_flower.protocol import LOSS, SummaryRequest
+
+from ..checks import check_text, check_whole
+from ..options import SelectionOptions
+from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
+from ..selection import SelectionStrategy
+from .reports import draw, order_by_value, reported, sizes
+
+__all__ = ["PowerOfChoice", "PowerOfChoiceRule", "Variant"]
+
+Variant = Literal["pow-d", "cpow-d", "rpow-d"]
+
+
+@dataclass(frozen=True)
+class PowerOfChoiceRule(SelectionRule):
+    """Choose the highest losses among some candidates; see `PowerOfChoice` for the parameters.
+
+    The state holds the last loss that each client reported with an update, for ``"rpow-d"``.
+    """
+
+    num_selected: int = 2
+    num_candidates: int = 5
+    variant: Variant = "pow-d"
+    batch_size: int = 32
+    loss_key: str = "train-loss"
+
+    def __post_init__(self) -> None:
+        check_whole(num_selected=self.num_selected, candidates=self.num_candidates)
+        check_text(loss_key=self.loss_key)
+        check_whole(least=1, batch_size=self.batch_size)
+        if self.num_candidates < self.num_selected:
+            raise ValueError(
+                f"candidates is {self.num_candidates}, but {self.num_selected} of them are chosen "
+                f"in a round: use at least {self.num_selected}"
+            )
+        if self.variant not in ("pow-d", "cpow-d", "rpow-d"):
+            raise ValueError(
+                f"variant is {self.variant!r}, but must be 'pow-d', 'cpow-d' or 'rpow-d'"
+            )
+
+    @property
+    def request(self) -> SummaryRequest | None:
+        """The loss on all examples, on one mini-batch of them, or nothing."""
+        if self.variant == "rpow-d":
+            return None
+        return SummaryRequest(
+            "loss", max_examples=self.batch_size if self.variant == "cpow-d" else 0
+        )
+
+    def initial_state(self) -> RuleState:
+        """No loss is known."""
+        return {"losses": {}}
+
+    def candidates(self, state: RuleState, now: Round) -> tuple[str, ...]:
+        """Draw without replacement, with probability proportional to a client's examples."""
+        log_sizes = np.log(sizes(now.available, now))
+        weights = dict(zip(now.available, log_sizes.tolist(), strict=True))
+        return draw(weights, self.num_candidates, now.generator("candidates"))
+
+    def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
+        """Choose the highest losses; the first among equals."""
+        if self.variant == "rpow-d":
+            # In one order: the last bit of a sum depends on it.
+            candidates = self.candidates(state, now)
+            drawn = [client for client in now.available if client in candidates]
+            known = [state["losses"][client] for client in drawn if client in state["losses"]]
+            # A client that failed has had its turn, and is then one like the others.
+            usual = sum(known) / len(known) if known else 0.0
+            losses = {
+                client: state["losses"].get(client, usual if now.last_rounds[client] else math.inf)
+                for client in drawn
+            }
+        else:
+            losses = {client: float(summary[LOSS][0]) for client, summary in summaries.items()}
+        ranked = order_by_value((c for c in now.available if c in losses), losses)
+        return Choice(tuple(ranked[: now.num_selected]))
+
+    def observe(self, state: RuleState, now: Round, delivered: Mapping[str, Metrics]) -> RuleState:
+        """Remember the losses reported, if the variant needs them."""
+        if self.variant != "rpow-d":
+            return state
+        losses = reported(delivered, self.loss_key, "loss_key", now, known=bool(state["losses"]))
+        return {"losses": {**state["losses"], **losses}}
+
+
+class PowerOfChoice(SelectionStrategy):
+    """Select clients by Power-of-Choice (Cho, Wang and Joshi 2022, arXiv:2010.01243).
+
+    Candidates are drawn without replacement with probability proportional to their number of
+    examples; those with the highest local loss at the current weights are chosen.
+
+    Parameters
+    ----------
+    base : Strategy
+        Any message-based Flower strategy.
+    num_selected : int (default: 2)
+        Clients that train in a round (m).
+    candidates : int (default: 5)
+        How many candidates are drawn (d), at least ``num_selected``. With as many as are selected,
+        clients are drawn by size alone; with all clients, the choice is greedy.
+    variant : {"pow-d", "cpow-d", "rpow-d"} (default: "pow-d")
+        Candidates evaluate their loss on all their examples, or on one mini-batch
+        (``"cpow-d"``); or nobody is asked, and the loss reported with a client's last update
+        counts (``"rpow-d"``): infinite for a client that was never chosen, and the mean of the
+        candidates' for one that was, but did not deliver.
+    batch_size : int (default: 32)
+        Examples in the mini-batch of ``"cpow-d"``. An app must read
+        `pncs_flower.protocol.MAX_EXAMPLES` to heed it, as the reference PyTorch client does.
+    loss_key : str (default: "train-loss")
+        The metric with which clients report their training loss, for ``"rpow-d"``; ``train_loss``
+        is taken too.
+    **options
+        See `SelectionOptions`.
+
+    Notes
+    -----
+    Sizes are known from the first round on if the clients tell them when they introduce
+    themselves (`pncs_flower.clients.SummaryMod`), else from their first update on; until then a
+    client counts as the mean of the known sizes.
+    """
+
+    def __init__(
+        self,
+        base: Strategy,
+        *,
+        num_selected: int = 2,
+        candidates: int = 5,
+        variant: Variant = "pow-d",
+        batch_size: int = 32,
+        loss_key: str = "train-loss",
+        **options: Unpack[SelectionOptions],
+    ) -> None:
+        rule = PowerOfChoiceRule(
+            num_selected=num_selected,
+            num_candidates=candidates,
+            variant=variant,
+            batch_size=batch_size,
+            loss_key=loss_key,
+        )
+        super().__init__(base, rule, **options)

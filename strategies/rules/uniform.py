@@ -1,0 +1,47 @@
+"""Uniform selection: every set of clients is as likely as any other."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Unpack
+
+from flwr.serverapp.strategy import Strategy
+
+from pncs_flower.protocol import client_order
+
+from ..options import SelectionOptions
+from ..rule import Choice, Round, RuleState, SelectionRule, Summary
+from ..selection import SelectionStrategy
+
+__all__ = ["UniformRule", "UniformSelection"]
+
+
+@dataclass(frozen=True)
+class UniformRule(SelectionRule):
+    """Draw clients uniformly, without replacement."""
+
+    num_selected: int = 2
+
+    def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
+        """Draw from the clients by key, so that who waited how long has no part in it."""
+        clients = sorted(now.available, key=client_order)
+        drawn = now.generator("uniform selection").permutation(len(clients))[: now.num_selected]
+        return Choice(tuple(clients[index] for index in drawn))
+
+
+class UniformSelection(SelectionStrategy):
+    """Select clients uniformly at random, without replacement; nobody is asked for anything.
+
+    Parameters
+    ----------
+    base : Strategy
+        Any message-based Flower strategy.
+    num_selected : int (default: 2)
+        Clients that train in a round.
+    **options
+        See `SelectionOptions`.
+    """
+
+    def __init__(
+        self, base: Strategy, *, num_selected: int = 2, **options: Unpack[SelectionOptions]
+    ) -> None:
+        super().__init__(base, UniformRule(num_selected), **options)
