@@ -25,18 +25,19 @@ from pncs_flower.strategies import (
     PowerOfChoice,
     SelectionError,
     UniformSelection,
-    roster,
 )
+from pncs_flower.strategies.round import roster
 
 ROUNDS, CLIENTS = 3, 5
 
 
-@pytest.fixture(autouse=True)
-def _without_mercy(monkeypatch):
-    monkeypatch.setattr(roster, "_AGAIN", 0.1)
-
-
 FIRST = r"ClientApp\(mods=\[summary_mod, \.\.\.\]\)"
+
+
+@pytest.fixture(autouse=True)
+def _short_pause(monkeypatch):
+    """A node that gives no hope is asked again soon."""
+    monkeypatch.setattr(roster, "_AGAIN", 0.1)
 
 
 def run(app: ClientApp, base=None, kind=PNCS, grid=InProcessGrid, **options):
