@@ -1,6 +1,5 @@
 """The clients of the app: the reference PyTorch client on this client's part of the data."""
 
-import os
 from functools import lru_cache
 
 from flwr.app import Context
@@ -9,7 +8,7 @@ from torch import Tensor, nn
 from pncs_flower.clients.pytorch import pytorch_client
 
 from .config import Agreeing, Config, Scalar
-from .machine.memory import usable_memory
+from .machine.limits import usable_cpus, usable_memory
 from .task import empty_model, load_inputs
 
 __all__ = ["Holdings", "app"]
@@ -100,7 +99,7 @@ def _share_of_memory() -> int:
     memory = usable_memory()
     if memory is None:
         return _SHARE_IF_UNKNOWN
-    return memory // (4 * (os.cpu_count() or 1))
+    return memory // (4 * usable_cpus())
 
 
 @lru_cache(maxsize=1)

@@ -1,1 +1,1 @@
-"""The machine that a run is on: processes, memory, Ray, logs."""
+"""The machine that a run is on: processes, what there is of it, Ray, logs."""

@@ -19,7 +19,7 @@ from pncs_flower.plain_text import without_colours
 
 from ..config import APP_DIRECTORY, Config, format_toml
 from ..machine.processes import adopt_orphans, guarded, ignoring_signals, stop_descendants
-from ..surroundings import short_folder, without_proxy_here
+from ..machine.surroundings import short_folder, without_proxy_here
 from .preflight import Placement
 
 __all__ = ["FLOWER_LOG", "RunFailedError", "run_in_flower"]

@@ -1,6 +1,5 @@
 """What can be known to go wrong before anything starts, said before anything starts."""
 
-import os
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +8,7 @@ from flwr.app import ArrayRecord
 from pncs_flower.layers import choose_layers
 
 from ..config import Config
+from ..machine.limits import usable_cpus
 from ..task import empty_model, load_inputs
 from .gpu_memory import check_gpu_memory, free_gpu_memory
 from .strategy import build_strategy
@@ -71,10 +71,8 @@ class Placement:
 
 def detect_machine() -> Machine:
     """Return what this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    cpus = len(affinity(0)) if affinity else os.cpu_count() or 1
     gpus = torch.cuda.device_count()
-    return Machine(cpus, gpus, free_gpu_memory() if gpus else 0)
+    return Machine(usable_cpus(), gpus, free_gpu_memory() if gpus else 0)
 
 
 def place_clients(

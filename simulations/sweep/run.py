@@ -20,8 +20,8 @@ from pncs_flower.strategies.resume.lock import holding
 
 from ..machine.processes import keeping_handlers
 from ..machine.ray_cluster import cluster_address
+from ..machine.surroundings import short_folder
 from ..run.folder import read_rounds
-from ..surroundings import short_folder
 from ..task import inputs_fingerprint
 from .cell_file import read_cell
 from .check import CellChecks

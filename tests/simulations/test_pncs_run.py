@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pncs_flower.simulations.machine.limits import usable_cpus
 from pncs_flower.simulations.machine.processes import adopt_orphans, descendants
 from pncs_flower.simulations.machine.watchdog import marked
 
@@ -62,7 +63,7 @@ def in_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.usefixtures("nothing_left")
 def test_ray_gives_the_bits_of_one_process(workers: int, in_process: Path, tmp_path: Path) -> None:
-    cpus = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    cpus = usable_cpus()
     if cpus < workers:
         pytest.skip(f"needs {workers} CPUs")
     done = pncs(

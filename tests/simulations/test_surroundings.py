@@ -7,9 +7,9 @@ from urllib.request import getproxies_environment, proxy_bypass_environment
 
 import pytest
 
-from pncs_flower.simulations import surroundings
+from pncs_flower.simulations.machine import surroundings
+from pncs_flower.simulations.machine.surroundings import LONGEST, short_folder, without_proxy_here
 from pncs_flower.simulations.run import flower as flower_run
-from pncs_flower.simulations.surroundings import LONGEST, short_folder, without_proxy_here
 
 PROXIES = ("http_proxy", "HTTP_PROXY", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
 SOCKETS = "/ray/session_2026-11-29_00-29-45_123456_4194304/sockets/plasma_store"

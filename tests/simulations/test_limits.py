@@ -1,4 +1,4 @@
-"""Memory is what a container may use, not what its machine has."""
+"""Memory and CPUs are what a container may use, not what its machine has."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from pncs_flower.simulations import client_app
-from pncs_flower.simulations.machine.memory import usable_memory
+from pncs_flower.simulations.machine.limits import usable_cpus, usable_memory
+from pncs_flower.simulations.run.preflight import detect_machine
 
 V1_UNLIMITED = "9223372036854771712"
 
@@ -66,5 +67,51 @@ def test_clients_keep_copies_in_a_quarter_of_what_may_be_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(client_app, "usable_memory", lambda: 8000)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(client_app, "usable_cpus", lambda: 2)
     assert client_app._share_of_memory() == 1000
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits", "wanted"),
+    [
+        ("0::/job\n", {"job/cpu.max": "200000 100000"}, 2),
+        ("0::/job\n", {"job/cpu.max": "150000 100000"}, 2),
+        ("0::/job\n", {"job/cpu.max": "1000 100000"}, 1),
+        ("0::/job\n", {"job/cpu.max": "max 100000", "cpu.max": "300000 100000"}, 3),
+        ("0::/job\n", {"job/cpu.max": "6400000 100000"}, 8),
+        ("0::/not/there\n", {"cpu.max": "100000 100000"}, 1),
+        ("0::/job\n", {"job/cpu.max": "200000"}, 8),
+        ("0::/job\n", {"job/cpu.max": "200000 0"}, 8),
+        (
+            "3:cpu,cpuacct:/docker/x\n0::/\n",
+            {
+                "cpu/docker/x/cpu.cfs_quota_us": "400000",
+                "cpu/docker/x/cpu.cfs_period_us": "100000",
+            },
+            4,
+        ),
+        (
+            "3:cpu:/x\n",
+            {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"},
+            8,
+        ),
+        ("4:cpuset:/x\n", {"cpuset/cpu.cfs_quota_us": "1"}, 8),
+    ],
+)
+def test_least_limit_on_the_time_of_cpus_counts(
+    groups: str,
+    limits: dict[str, str],
+    wanted: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    assert usable_cpus(tree(tmp_path, groups, limits)) == wanted
+
+
+def test_cores_that_a_process_may_not_run_on_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert usable_cpus(tmp_path) == detect_machine().cpus == 1
