@@ -76,8 +76,8 @@ def build_strategy(config: Config, checkpoint: Path | None = None) -> SelectionS
 
 def _named(config: Config) -> tuple[Make, dict[str, Any]]:
     """Return a strategy of the library and the settings that are its own."""
-    compared = {
-        "sketch": config.sketch,
+    compared: dict[str, Any] = {
+        **({"sketch": config.sketch} if config.sketch else {}),
         "layers": config.layer_names,
         "summary": cast(SummaryKind, config.summary),
     }

@@ -68,6 +68,7 @@ class Study:
             "evaluate-on": "validation",
             "aggregation": "uniform",
             "device": "cpu",
+            "sketch": "layers",
         }
         if quick:
             own: dict[str, Scalar] = {

@@ -1,0 +1,103 @@
+"""The app asks for small summaries by default; the paper's experiments for whole layers."""
+
+from hashlib import blake2b
+from pathlib import Path
+
+import pytest
+
+from pncs_flower.simulations.client_app import app as client_app
+from pncs_flower.simulations.config import APP_DIRECTORY, Config, default_run_config
+from pncs_flower.simulations.run.folder import read_rounds
+from pncs_flower.simulations.run.in_process import InProcessGrid
+from pncs_flower.simulations.run.strategy import build_strategy
+from pncs_flower.simulations.run.training import train
+from pncs_flower.simulations.study import study
+from pncs_flower.simulations.sweep.file import read_grid
+from pncs_flower.strategies import DivFL, GradientMemory
+from pncs_flower.strategies.rules.pncs import SMALL
+
+COMPARING = {"pncs": SMALL, "gradient-memory": "count:256", "divfl": "count:256"}
+EXPERIMENTS = APP_DIRECTORY / "experiments"
+
+# Of the names of all cells, and of those of the quick version: results that are there stay valid.
+NAMES = {
+    "figure-fashion": "ec8604548fe6",
+    "figure-queue": "3c77c738de66",
+    "figure-select4": "b2242cdac0fc",
+    "rules-100": "cf5df820a13f",
+    "table2-two-layers": "3ca5df3e53d0",
+    "table2": "ee18fd1ec2b1",
+}
+NAMES_OF_TABLE_1 = "7c3a50e7eed3"
+
+
+def of(text: str) -> str:
+    return blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def settings(**own: str | int) -> Config:
+    given = {key.replace("_", "-"): value for key, value in own.items()}
+    return Config.from_run_config(default_run_config() | given)
+
+
+@pytest.mark.parametrize("strategy", COMPARING)
+def test_each_rule_asks_for_its_own_sketch_unless_one_is_named(strategy: str) -> None:
+    own, whole = (
+        build_strategy(settings(strategy=strategy, **given)).rule.request
+        for given in ({}, {"sketch": "layers"})
+    )
+    assert own is not None
+    assert own.sketch == COMPARING[strategy]
+    assert whole is not None
+    assert whole.sketch == "layers"
+
+
+def test_the_table_above_is_the_librarys() -> None:
+    for kind, name in ((GradientMemory, "gradient-memory"), (DivFL, "divfl")):
+        default = kind.__init__.__kwdefaults__["sketch"]
+        assert default == COMPARING[name]
+
+
+def test_a_run_with_the_default_settings_sends_a_quarter_of_full_participation(
+    tmp_path: Path,
+) -> None:
+    config = settings(num_rounds=1, device="cpu", checkpoint=False)
+    assert (config.strategy, config.num_selected) == ("pncs", 2)
+    train(InProcessGrid(client_app, 10, config.to_run_config()), config, tmp_path, lambda row: None)
+    (row,) = read_rounds(tmp_path)
+    assert len(row["asked"]) == 10
+    up = row["bytes_up"]
+    of_all = 10 * up["training"] / len(row["delivered"])
+    assert up["pre-round"] + up["training"] <= 0.25 * of_all
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_the_papers_experiments_compare_whole_layers(name: str) -> None:
+    grid = read_grid(EXPERIMENTS / f"{name}.toml")
+    for each in (grid, grid.quickened()):
+        cells = [cell for cell in each.cells() if cell.config.strategy in COMPARING]
+        assert cells
+        for cell in cells:
+            request = build_strategy(cell.config).rule.request
+            assert request is not None
+            assert request.sketch == "layers"
+            assert "--set sketch=layers" in cell.command
+
+
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda path: path.stem)
+def test_the_papers_cells_have_the_names_that_they_had(path: Path) -> None:
+    grid = read_grid(path)
+    names = [cell.name("") for each in (grid, grid.quickened()) for cell in each.cells()]
+    assert of("\n".join(names)) == NAMES[path.stem]
+
+
+def test_the_files_of_table_1_have_the_names_that_they_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(study, "inputs_fingerprint", lambda config: "")
+    names = [
+        study._file_name(config, each, key)
+        for each in (study.Study.of_the_paper({}), study.Study.of_the_paper({}, quick=True))
+        for key, config in each.configs().items()
+    ]
+    assert of("\n".join(names)) == NAMES_OF_TABLE_1
