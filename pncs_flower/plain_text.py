@@ -1,8 +1,9 @@
 """What others print, made fit for one line or a file."""
 
 import re
+import unicodedata
 
-__all__ = ["one_line", "without_colours"]
+__all__ = ["in_one_line", "one_line", "without_colours"]
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
@@ -10,6 +11,16 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 def without_colours(text: str) -> str:
     """Return a text without a terminal's control sequences, such as those for colours."""
     return _ANSI.sub("", text)
+
+
+def in_one_line(text: str) -> str:
+    """Return what a stranger says as one line without control characters, fit for a log."""
+    plain = without_colours(text)
+    return " ".join("".join(" " if _controls(letter) else letter for letter in plain).split())
+
+
+def _controls(letter: str) -> bool:
+    return unicodedata.category(letter) in ("Cc", "Cs")
 
 
 def one_line(error: BaseException) -> str:

@@ -98,6 +98,10 @@ class RoundRecord:
             parts.append(f"{len(self.rejected)} rejected")
         return "; ".join(parts)
 
+    def reasons(self, phase: str) -> dict[str, str]:
+        """Return why clients were not used in a phase, by client."""
+        return {who: why for who, why in self.rejected.items() if why.startswith(f"{phase}: ")}
+
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON values."""
         return asdict(self)

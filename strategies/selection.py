@@ -420,11 +420,13 @@ class SelectionStrategy(Strategy):
         if len(last) == self.options.max_empty_rounds and not any(
             record.delivered for record in last
         ):
-            reasons = [f"{who}: {why}" for who, why in last[-1].rejected.items()]
+            reasons = [f"{who}: {why}" for who, why in last[-1].reasons("training").items()]
+            if not reasons:
+                reasons = last[-1].notes if last[-1].chosen else ["no client was asked to train"]
             untried = set(last[-1].clients).difference(*(record.chosen for record in last))
             raise EmptyRoundsError(
                 f"no client delivered an update in {len(last)} rounds in a row. In round "
-                f"{last[-1].round}: {'; '.join(reasons[:3]) or 'no client was asked to train'}. "
+                f"{last[-1].round}: {'; '.join(reasons[:3])}. "
                 f"{len(untried)} of {len(last[-1].clients)} clients were not chosen in these "
                 "rounds: with a larger max_empty_rounds, more would have been tried"
             )

@@ -139,7 +139,7 @@ def _require_an_update(history: Sequence[RoundRecord]) -> None:
     """Refuse to call a run done whose rounds were all empty, but too few for the limit on them."""
     if not any(record.delivered for record in history):
         last = history[-1]
-        reasons = "; ".join(f"client {key}: {reason}" for key, reason in last.rejected.items())
+        reasons = "; ".join(f"client {key}: {why}" for key, why in last.reasons("training").items())
         raise EmptyRoundsError(
             f"no client delivered an update in any of {len(history)} rounds, in the last one for "
             f"this reason: {reasons or 'none is given'}"

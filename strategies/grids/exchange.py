@@ -8,7 +8,7 @@ from flwr.app import Array, ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from pncs_flower.plain_text import without_colours
+from pncs_flower.plain_text import in_one_line, without_colours
 from pncs_flower.protocol import MARKER, Phase
 
 __all__ = [
@@ -169,7 +169,7 @@ def plain_reason(reason: object) -> str:
     """Return the line of an error that says what happened, without colours and traceback."""
     lines = [line.strip() for line in without_colours(str(reason or "")).splitlines()]
     told = [line for line in lines if line] or ["no reason given"]
-    return told[-1][-_LONGEST_REASON:]
+    return in_one_line(told[-1][-_LONGEST_REASON:])
 
 
 def shortened(reason: str) -> str:

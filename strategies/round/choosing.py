@@ -87,14 +87,14 @@ class Choosing:
             f"sent a summary that can be used, fewer than min_summaries = "
             f"{self._options.min_summaries}"
         )
-        for client, reason in list(record.rejected.items())[:1]:
+        failed = record.reasons("pre-round")
+        for client, reason in list(failed.items())[:1]:
             what += f"; client {client}: {reason}"
         never = not any(earlier.answered for earlier in history)
         if never or self._options.on_too_few_summaries == "stop":
             raise NoSummariesError(what)
         record.notes.append(f"{what}. The longest waiting are chosen")
         log(WARNING, "%s. The longest waiting are chosen.", what)
-        failed = {c for c, why in record.rejected.items() if why.startswith("pre-round")}
         order = sorted(plan.now.available, key=lambda client: client in failed)  # stable
         chosen = order[: self._rule.num_selected]
         return Choice(tuple(sorted(chosen, key=client_order)))

@@ -102,12 +102,10 @@ class Evaluation:
         MetricRecord or None
             None if nothing was asked, or nothing can be used.
         """
-        errors: list[Message] = []
         sound: dict[str, Message] = {}
         reasons: list[str] = []
         for client, reply in self._in_order(replies).items():
             if reply.has_error():
-                errors.append(reply)
                 reasons.append(f"{client}: {plain_reason(reply.error.reason)}")
                 continue
             try:
@@ -123,15 +121,14 @@ class Evaluation:
             log(INFO, "Round %d, %s", number, notes[0])
         contents = {client: reply.content for client, reply in sound.items()}
         notes += self.common.unify(contents, self._required.weighted_by)
-        usable = [*sound.values(), *errors]
         if reasons and not sound:
             notes.append("no client's evaluation can be used: there is none")
         if history:
             history[-1].notes += notes
-        if reasons and not usable:
+        if reasons and not sound:
             return None
         with named_base("aggregate_evaluate", self._base, number):
-            return self._base.aggregate_evaluate(number, usable)
+            return self._base.aggregate_evaluate(number, list(sound.values()))
 
     def _in_order(self, replies: Iterable[Message]) -> dict[str, Message]:
         """Return the first reply of each client to these messages, in the order of clients."""

@@ -9,6 +9,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from pncs_flower.plain_text import in_one_line
 from pncs_flower.protocol import INTRODUCE, MARKER, NUM_EXAMPLES, PROBLEM
 
 from ..grids.exchange import content_bytes, sort_replies
@@ -97,7 +98,7 @@ def read_introduction(content: RecordDict, max_weight: float) -> Introduction:
     """
     answer = content.config_records.get(MARKER, ConfigRecord())
     if PROBLEM in answer:
-        raise ValueError(str(answer[PROBLEM])[:_LONGEST_PROBLEM])
+        raise ValueError(in_one_line(str(answer[PROBLEM])[:_LONGEST_PROBLEM]))
     if "key" not in answer:
         raise NoModError("no error")
     key = answer["key"]

@@ -49,6 +49,13 @@ def test_reason_is_the_last_line_without_colours():
     assert sort_replies([message], [error], "").failures == {10: "ValueError: bad"}
 
 
+def test_a_reason_cannot_pass_for_another_line_or_write_to_the_terminal():
+    (message,) = sent_messages(1)
+    error = Message(Error(2, "no\x1b]0;title\x07 disk\x08\x08\rleft\x00"), reply_to=message)
+    (reason,) = sort_replies([message], [error], "").failures.values()
+    assert reason.isprintable()
+
+
 def test_message_whose_time_is_up_counts_as_not_answered():
     (message,) = sent_messages(1)
     error = Message(Error(3, MESSAGE_UNAVAILABLE_ERROR_REASON), reply_to=message)

@@ -264,6 +264,17 @@ def test_fewer_updates_than_the_quorum_leave_the_model_as_it_is():
     assert "fewer than min_updates = 2" in " ".join(record.notes)
 
 
+def test_rounds_that_are_empty_for_want_of_a_quorum_are_not_said_to_have_asked_nobody():
+    def alone(message, context, call_next):
+        if context.node_config["partition-id"] and "summarize" in str(message.content.get(MARKER)):
+            raise RuntimeError("boom")
+        return call_next(message, context)
+
+    strategy = PNCS(FedAvg(fraction_evaluate=0.0), min_updates=2, max_empty_rounds=1)
+    with pytest.raises(EmptyRoundsError, match="1 updates are fewer than min_updates = 2"):
+        start(strategy, alone)
+
+
 def test_too_many_empty_rounds_in_a_row_stop_the_run_with_the_reason():
     strategy = RoundRobin(FedAvg(fraction_evaluate=0.0), max_empty_rounds=2)
     with pytest.raises(EmptyRoundsError, match=r"in 2 rounds in a row\. In round 4: .*boom"):
@@ -427,6 +438,32 @@ def test_clipping_bounds_each_update_and_the_record_says_so():
     norm = np.sqrt(sum(float((a.numpy() ** 2).sum()) for a in result.arrays.values()))
     assert 0.02 < norm <= 0.1 * (1 + 1e-6)
     assert len([note for note in strategy.history[0].notes if "clipped" in note]) == 2
+
+
+@pytest.mark.parametrize(
+    ("strategy", "phase", "error"),
+    [
+        (PNCS, "summarize", NoSummariesError),
+        (lambda *a, **o: RoundRobin(*a, max_empty_rounds=1, **o), "train", EmptyRoundsError),
+    ],
+    ids=["pre-round", "training"],
+)
+def test_an_error_that_ends_a_run_gives_the_reasons_of_its_own_phase(strategy, phase, error):
+    """Not those of clients that could not introduce themselves, which come first in the record."""
+
+    def fails(message, context, call_next):
+        marker = message.content.config_records.get(MARKER, {})
+        stranger = context.node_config["partition-id"] > 3
+        if marker.get("phase") == ("introduce" if stranger else phase):
+            raise RuntimeError("a stranger" if stranger else "boom")
+        return call_next(message, context)
+
+    grid = InProcessGrid(numpy_app.make_app(fails, summary_mod), 8)
+    strategy = strategy(FedAvg(fraction_evaluate=0.0), num_selected=2, wait_timeout=5)
+    with pytest.raises(error, match="boom") as told:
+        strategy.start(grid, numpy_app.initial_arrays(), num_rounds=3)
+    assert "a stranger" not in str(told.value)
+    assert len([r for r in strategy.history[0].rejected.values() if "a stranger" in r]) == 4
 
 
 @pytest.mark.parametrize(

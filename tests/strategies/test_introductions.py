@@ -256,6 +256,16 @@ def test_a_key_that_cannot_be_used_costs_its_node_alone(key):
     assert record.rejected["node 1000"].startswith("introduction: ")
 
 
+def test_what_a_node_says_is_wrong_is_one_line_without_control_characters():
+    """It goes to the log, and may not pass for another line of it."""
+    problem = "no data\nWARNING: all clients\x1b]0;x\x07 lie\x1b[2J\r" + "!" * 10**6
+    record = timed(Roster(None, 0.2, None), deployed({"site-0": {"problem": problem}}))[1]
+    reason = record.rejected["node 1000"]
+    assert reason.startswith("introduction: no data WARNING: all clients")
+    assert reason.isprintable()
+    assert len(reason) < 700
+
+
 JOINED = "\N{ARABIC LETTER MEEM}\N{ZERO WIDTH NON-JOINER}\N{ARABIC LETTER ALEF}"
 
 

@@ -391,6 +391,35 @@ def test_if_no_evaluation_can_be_used_there_is_none_and_a_note(answer):
         assert any("there is none" in note for note in record.notes)
 
 
+@pytest.mark.parametrize("all_fail", [False, True])
+def test_an_error_in_an_evaluation_reaches_neither_the_base_strategy_nor_at_length_the_log(
+    caplog, all_fail
+):
+    class Strict(FedAvg):
+        def aggregate_evaluate(self, server_round, replies):
+            replies = list(replies)
+            assert replies
+            assert not any(reply.has_error() for reply in replies)
+            return super().aggregate_evaluate(server_round, replies)
+
+    def mod(message, context, call_next):
+        if message.metadata.message_type == "evaluate" and (
+            all_fail or context.node_config["partition-id"] == CULPRIT
+        ):
+            return Message(Error(2, "a long story " * 10_000), reply_to=message)
+        return call_next(message, context)
+
+    caplog.set_level("INFO", logger="flwr")
+    strategy = RoundRobin(Strict(), num_selected=2)
+    grid = InProcessGrid(numpy_app.make_app(mod, summary_mod), 4)
+    result = strategy.start(grid, numpy_app.initial_arrays(), num_rounds=2)
+    assert len(result.evaluate_metrics_clientapp) == (0 if all_fail else 2)
+    for record in strategy.history:
+        assert any("a long story" in note for note in record.notes)
+        assert any("there is none" in note for note in record.notes) == all_fail
+    assert max(len(r.getMessage()) for r in caplog.records) < 2000
+
+
 def test_evaluations_with_every_kind_of_metric_are_handed_on_as_they_are():
     seen = []
 
