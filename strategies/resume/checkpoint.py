@@ -2,12 +2,12 @@
 
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from logging import WARNING
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.common import log
@@ -16,46 +16,35 @@ from pncs_flower.files import PARTIAL, write_whole
 
 from .lock import hold_folder
 from .log import RoundLog
-from .snapshot import Decoder, Encoder
 
 __all__ = ["Checkpoint", "CheckpointFolder"]
 
-_FORMAT = "pncs-checkpoint 4"
+_FORMAT = "pncs-checkpoint 5"
 _KEPT = 2
 _PATTERN = "round-*.checkpoint"
 _MANIFEST = "manifest"
 _LOG = "rounds.log"
 
 
-class Checkpoint:
-    """A checkpoint that is whole.
+class Checkpoint(NamedTuple):
+    """What is saved of a run after a round.
 
     Attributes
     ----------
     about : dict
-        What was said of it, as JSON.
+        What is known before the state is read, as JSON.
+    state : dict
+        The state, as an `Encoder` wrote it.
+    arrays : dict of str to np.ndarray
+        Its arrays.
     lines : list of str
-        The lines of all rounds up to it.
+        The lines of rounds: when it is written, those since the one before; when it is read, all.
     """
 
-    def __init__(
-        self, about: dict[str, Any], lines: list[str], node: Any, arrays: dict[str, np.ndarray]
-    ) -> None:
-        self.about = about
-        self.lines = lines
-        self._node = node
-        self._arrays = arrays
-
-    def state(self, outside: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the state, given what was taken to be outside when it was written.
-
-        Raises
-        ------
-        ValueError
-            If something that it needs is not there any more, such as a class.
-        """
-        state: dict[str, Any] = Decoder(self._arrays, outside).decode(self._node)
-        return state
+    about: dict[str, Any]
+    state: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+    lines: list[str]
 
 
 class CheckpointFolder:
@@ -104,44 +93,22 @@ class CheckpointFolder:
             if lock is not None:
                 lock.close()
 
-    def save(
-        self,
-        round_number: int,
-        about: Mapping[str, Any],
-        lines: Sequence[str],
-        state: Mapping[str, Any],
-        outside: Mapping[int, str] | None = None,
-    ) -> None:
+    def save(self, round_number: int, checkpoint: Checkpoint) -> None:
         """Write the state after a round, and remove all but the last two.
-
-        Parameters
-        ----------
-        round_number : int
-            The round.
-        about : mapping
-            What is known before the state is read, as JSON.
-        lines : sequence of str
-            Those of the rounds since the last one that was saved.
-        state : mapping
-            The state.
-        outside : mapping of int to str, optional (default: None)
-            What of it is not written; see `Encoder`.
 
         Raises
         ------
-        UnsavableError
-            If the state holds something that could not be read back.
         OSError
             If it cannot be written, on a full disk for instance. The files there stay as they are.
         """
-        encoder = Encoder(outside)
-        node = encoder.encode(dict(state), "state")
-        encoder.check()
-        size, checksum = self._log.append(lines)
-        manifest = {"about": {**about, "log": [size, checksum]}, "state": node}
-        content = np.frombuffer(json.dumps(manifest).encode(), np.uint8)
+        size, checksum = self._log.append(checkpoint.lines)
+        about = {**checkpoint.about, "log": [size, checksum]}
+        manifest = json.dumps({"about": about, "state": checkpoint.state}).encode()
         archive = io.BytesIO()
-        entries: dict[str, Any] = {_MANIFEST: content, **encoder.arrays}
+        entries: dict[str, Any] = {
+            _MANIFEST: np.frombuffer(manifest, np.uint8),
+            **checkpoint.arrays,
+        }
         np.savez(archive, allow_pickle=False, **entries)
         body = archive.getvalue()
         head = f"{_FORMAT} {sha256(body).hexdigest()}\n".encode()
@@ -190,7 +157,7 @@ class CheckpointFolder:
             arrays = {name: archive[name] for name in archive.files}
         manifest = json.loads(arrays.pop(_MANIFEST).tobytes())
         lines = self._log.read(*manifest["about"]["log"])
-        return Checkpoint(manifest["about"], lines, manifest["state"], arrays)
+        return Checkpoint(manifest["about"], manifest["state"], arrays, lines)
 
     def _files(self) -> list[Path]:
         return sorted(path for path in self._folder.glob(_PATTERN) if path.is_file())

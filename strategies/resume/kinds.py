@@ -1,326 +1,308 @@
-"""The kinds of values that a checkpoint holds, and how each is written and read."""
+"""The kinds of values that a checkpoint holds: what each is made of, and how it is made of it."""
 
 import logging
 import random
 import re
+import sys
 import threading
-from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable
-from datetime import date, datetime, timedelta, timezone
-from decimal import Decimal
-from fractions import Fraction
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from enum import Enum
 from functools import partial
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from importlib import import_module
+from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from ..errors import UnsavableError
-from . import numpy_kinds
-from .object_kinds import (
-    fill_object,
-    get_factory,
-    new_object,
-    object_kind,
-    put_enum,
-    put_factory,
-    put_object,
-    read_enum,
-    read_fixed,
+from .objects import (
+    MAPPINGS,
+    Parts,
+    content_of,
+    fill,
+    make_enum,
+    make_object,
+    parts_of_enum,
+    parts_of_object,
+    problem_of,
 )
-from .torch_kinds import get_tensor, get_torch_generator, torch_kind
 
-if TYPE_CHECKING:
-    from .snapshot import Decoder, Encoder
-
-__all__ = ["BLANKS", "CHANGING", "FILLERS", "GETTERS", "Arrays", "describe", "is_setting"]
-
-Arrays = dict[str, np.ndarray]
-Put = Callable[["Encoder", Any, str], Any]
-Get = Callable[["Decoder", Any], Any]
+__all__ = ["CHANGING", "KINDS", "is_setting", "kind_of"]
 
 CHANGING = {
-    *("array", "flower-array", "torch", "torch-generator"),
-    *("generator", "bit-generator", "random-state", "random"),
-    *("datetime", "date", "path", "uuid"),
+    *("array", "tensor", "generator", "bit-generator", "random-state", "random"),
+    *("datetime", "path"),
 }
 """Kinds that may differ from start to start: they are saved in any case, and never compared."""
 
 _SETTINGS = (
-    *(FunctionType, type, ModuleType, logging.Logger, np.ufunc, re.Pattern, random.SystemRandom),
-    *(type(threading.Lock()), type(threading.RLock()), threading.Thread),
+    *(FunctionType, type, ModuleType, logging.Logger, np.ufunc, re.Pattern),
+    *(type(threading.Lock()), type(threading.RLock())),
 )
-_PATHS = (type(Path()), PurePosixPath, PureWindowsPath)
+_FACTORIES = {kind.__name__: kind for kind in (list, dict, set, tuple, int, float, str, bool)}
+_BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 _WITH_ATTRIBUTES = (OrderedDict, Counter, partial)  # which they may have, as a state_dict has
-_LARGE = 256
+
+
+class Kind(NamedTuple):
+    """How the values of a kind are written and read.
+
+    Attributes
+    ----------
+    parts : callable
+        Returns the parts of a value, each with what its name adds to the value's.
+    make : callable
+        Makes a value of a list of its parts.
+    exact : type or None
+        The type of its values, where one says it all.
+    """
+
+    parts: Callable[[Any], Parts]
+    make: Callable[[list[Any]], Any]
+    exact: type | None = None
 
 
 def is_setting(value: Any) -> bool:
     """Tell whether a value is what a strategy is made with, and remembers nothing itself."""
     if isinstance(value, BuiltinFunctionType):
         return value.__self__ is None or isinstance(value.__self__, ModuleType)
-    return isinstance(value, _SETTINGS)
+    return isinstance(value, _SETTINGS) and not _is_factory(value)
 
 
-def describe(value: Any, path: str) -> tuple[str, Put]:
-    """Return the kind of a value, and how it is written.
+def kind_of(value: Any, path: str) -> str:
+    """Return the kind of a value, a key of `KINDS` or ``"array"``.
 
     Raises
     ------
     UnsavableError
         If there is none.
     """
-    found = _PUTTERS.get(type(value)) or torch_kind(value, path)
-    if found and not (type(value) in _WITH_ATTRIBUTES and vars(value)):
-        return found
-    if isinstance(value, np.generic):
-        return "scalar", numpy_kinds.put_scalar
-    if isinstance(value, np.random.BitGenerator):
-        return "bit-generator", numpy_kinds.put_bit_generator
+    kind = _BY_TYPE.get(type(value))
+    if kind and not (type(value) in _WITH_ATTRIBUTES and vars(value)):
+        if problem := _problem(value):
+            raise UnsavableError(f"{path} {problem}")
+        return kind
+    if _is_factory(value):
+        return "factory"
     if is_setting(value):
         raise UnsavableError(
             f"{path} is the {type(value).__name__} {getattr(value, '__qualname__', value)!r}, "
             "which was not there when the run started: make it part of the strategy before that"
         )
-    enum = put_enum(value)
-    return ("enum", enum) if enum else (object_kind(value), put_object)
+    if isinstance(value, np.generic) and _is_scalar(value):
+        return "scalar"
+    if type(value) in [getattr(np.random, name) for name in _BIT_GENERATORS]:
+        return "bit-generator"
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.UntypedStorage):
+        return "storage"
+    if torch is not None and isinstance(value, torch.Tensor):
+        if problem := _problem_of_tensor(torch, value):
+            raise UnsavableError(f"{path} is a tensor that {problem}")
+        return "tensor"
+    if problem := problem_of(value):
+        raise UnsavableError(f"{path} {problem}")
+    return "enum" if isinstance(value, Enum) else "object"
 
 
-# --- what holds others ------------------------------------------------------------------------
+def _is_factory(value: Any) -> bool:
+    return any(value is kind for kind in _FACTORIES.values())
 
 
-def _put_items(encoder: "Encoder", value: Any, path: str) -> list[Any]:
-    return [encoder.encode(entry, f"{path}[{place}]") for place, entry in enumerate(value)]
+def _is_scalar(value: np.generic) -> bool:
+    return value.dtype.kind in "biufcU" and np.dtype(value.dtype.char).type is type(value)
 
 
-def _put_members(encoder: "Encoder", value: Any, path: str) -> list[Any]:
-    return [encoder.encode(entry, f"{path}[{entry!r}]") for entry in value]
+def _problem(value: Any) -> str:
+    if type(value) is np.ndarray:
+        plain = value.dtype.kind in "biufcSUMm" and np.dtype(value.dtype.str) == value.dtype
+        if not plain or value.dtype.metadata:
+            return f"has the dtype {value.dtype}: a checkpoint holds arrays of numbers and text"
+    if type(value) is datetime and value.tzinfo not in (None, UTC):
+        return f"has the time zone {value.tzinfo!r}: use UTC"
+    return ""
 
 
-def _put_entries(encoder: "Encoder", value: Any, path: str) -> list[Any]:
-    return [
-        [encoder.encode(key, f"{path}[{key!r}]"), encoder.encode(entry, f"{path}[{key!r}]")]
-        for key, entry in value.items()
-    ]
+def _problem_of_tensor(torch: Any, value: Any) -> str:
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return f"is a {type(value).__name__}: keep plain tensors and parameters"
+    if value.layout is not torch.strided or value.is_quantized or value.device.type == "meta":
+        return f"has the layout {value.layout} on {value.device}"
+    if not value.is_leaf or value.grad is not None:
+        return "belongs to a computation: keep its .detach().clone()"
+    if value.is_conj() or value.is_neg():
+        return "is a conjugate or negative view: keep its .resolve_conj().resolve_neg()"
+    if vars(value):
+        return f"has attributes of its own: {', '.join(vars(value))}"
+    return ""
 
 
-def _put_deque(encoder: "Encoder", value: Any, path: str) -> list[Any]:
-    return [value.maxlen, _put_items(encoder, value, path)]
+def _plain(*parts: Any) -> Parts:
+    return [("", part) for part in parts]
 
 
-def _put_defaults(encoder: "Encoder", value: Any, path: str) -> list[Any]:
-    return [put_factory(encoder, value, path), _put_entries(encoder, value, path)]
+def _parts_of_scalar(value: Any) -> Parts:
+    # Text as it is, for an array cuts zeros off its end.
+    content = "".join(value) if value.dtype.kind == "U" else value.tobytes().hex()
+    return _plain(value.dtype.char, content)
 
 
-def _blank_defaults(decoder: "Decoder", content: Any) -> Any:
-    return defaultdict(get_factory(decoder, content[0]))
+def _make_scalar(parts: list[Any]) -> Any:
+    code, content = parts
+    if code == "U":
+        return np.str_(content)
+    return np.frombuffer(bytes.fromhex(content), np.dtype(code))[0]
 
 
-def _fill_list(decoder: "Decoder", value: Any, content: Any) -> None:
-    value.extend(decoder.decode(node) for node in content)
+def _parts_of_bit_generator(value: Any) -> Parts:
+    # With the seed that it spawns others from, which has another name before NumPy 1.25.
+    seed = getattr(value, "seed_seq", None) or getattr(value, "_seed_seq", None)
+    spawning = None
+    if type(seed) is np.random.SeedSequence:
+        spawning = [seed.entropy, seed.spawn_key, seed.pool_size, seed.n_children_spawned]
+    return _plain(type(value).__name__, value.state, spawning)
 
 
-def _fill_set(decoder: "Decoder", value: Any, content: Any) -> None:
-    value.update([decoder.decode(node) for node in content])
-
-
-def _fill_entries(decoder: "Decoder", value: Any, content: Any) -> None:
-    for key, entry in content:
-        name = decoder.decode(key)
-        value[name] = decoder.decode(entry)
-
-
-def _put_method(encoder: "Encoder", value: Any, path: str) -> list[Any]:
-    return [
-        encoder.encode(value.__func__, f"{path}.__func__"),
-        encoder.encode(value.__self__, f"{path}.__self__"),
-    ]
-
-
-def _get_method(decoder: "Decoder", content: Any) -> Any:
-    function, owner = (decoder.decode(node) for node in content)
-    if not isinstance(function, FunctionType):
-        raise ValueError(f"{function!r} in a checkpoint is no function")
-    return MethodType(function, owner)
-
-
-def _put_partial(encoder: "Encoder", value: Any, path: str) -> list[Any]:
-    parts = (value.func, value.args, value.keywords)
-    return [
-        encoder.encode(part, f"{path}.{name}")
-        for part, name in zip(parts, ("func", "args", "keywords"), strict=True)
-    ]
-
-
-def _get_partial(decoder: "Decoder", content: Any) -> Any:
-    function, positional, keywords = (decoder.decode(node) for node in content)
-    return partial(function, *positional, **keywords)
-
-
-# --- what is a value itself -------------------------------------------------------------------
-
-
-def _put_bytes(encoder: "Encoder", value: Any, path: str) -> Any:
-    if len(value) <= _LARGE:
-        return value.hex()
-    values = np.frombuffer(bytes(value), np.uint8)
-    return [encoder.array(values, values, path)]
-
-
-def _get_bytes(decoder: "Decoder", content: Any) -> bytes:
-    return (
-        bytes.fromhex(content) if isinstance(content, str) else decoder.arrays[content[0]].tobytes()
-    )
-
-
-def _as_text(encoder: "Encoder", value: Any, path: str) -> str:
-    return str(value)
-
-
-def _put_time(encoder: "Encoder", value: Any, path: str) -> list[Any]:
-    zone = value.tzinfo
-    if zone is not None and type(zone) is not timezone:
-        raise UnsavableError(f"{path} has the time zone {zone!r}: use UTC")
-    return [
-        value.replace(tzinfo=None).isoformat(),
-        value.fold,
-        encoder.encode(value.utcoffset(), path),
-    ]
-
-
-def _get_time(decoder: "Decoder", content: Any) -> datetime:
-    offset = decoder.decode(content[2])
-    zone = None if offset is None else timezone(offset)
-    return datetime.fromisoformat(content[0]).replace(fold=content[1], tzinfo=zone)
-
-
-def _put_random(encoder: "Encoder", value: Any, path: str) -> Any:
-    return encoder.encode(value.getstate(), path)
-
-
-def _get_random(decoder: "Decoder", content: Any) -> random.Random:
-    generator = random.Random()
-    generator.setstate(decoder.decode(content))
+def _make_bit_generator(parts: list[Any]) -> Any:
+    name, state, spawning = parts
+    if name not in _BIT_GENERATORS:
+        raise ValueError(f"unknown bit generator {name!r} in a checkpoint")
+    seed: Any = None
+    if spawning is not None:
+        names = ("entropy", "spawn_key", "pool_size", "n_children_spawned")
+        seed = np.random.SeedSequence(**dict(zip(names, spawning, strict=True)))
+    generator = getattr(np.random, name)(seed)
+    generator.state = state
     return generator
 
 
-def _put_flower_array(encoder: "Encoder", value: Any, path: str) -> list[Any]:
-    fields = (value.dtype, tuple(value.shape), value.stype, value.data)
-    return [encoder.encode(field, path) for field in fields]
+def _parts_of_random_state(value: Any) -> Parts:
+    state = value.get_state(legacy=False)  # it may keep a second normal number
+    return _plain(value._bit_generator, state.get("has_gauss", 0), state.get("gauss", 0.0))
 
 
-def _get_flower_array(decoder: "Decoder", content: Any) -> Array:
-    return Array(*(decoder.decode(node) for node in content))
+def _make_random_state(parts: list[Any]) -> np.random.RandomState:
+    bits, has_gauss, gauss = parts
+    generator = np.random.RandomState(bits)
+    state: Any = generator.get_state(legacy=False)
+    generator.set_state({**state, "has_gauss": has_gauss, "gauss": gauss})
+    return generator
 
 
-def _record(kind: Any) -> Get:
-    def get(decoder: "Decoder", content: Any) -> Any:
-        return kind({decoder.decode(key): decoder.decode(entry) for key, entry in content})
+def _make_random(parts: list[Any]) -> random.Random:
+    generator = random.Random()
+    generator.setstate(parts[0])
+    return generator
 
-    return get
+
+def _parts_of_storage(value: Any) -> Parts:
+    torch: Any = sys.modules["torch"]
+    whole = torch.empty(0, dtype=torch.uint8, device=value.device).set_(value)
+    return _plain(str(value.device), whole.cpu().numpy())
 
 
-_RECORDS = {
-    "array-record": ArrayRecord,
-    "config-record": ConfigRecord,
-    "metric-record": MetricRecord,
-    "record-dict": RecordDict,
-}
+def _make_storage(parts: list[Any]) -> Any:
+    device, values = parts
+    torch: Any = import_module("torch")
+    try:
+        return torch.from_numpy(values).to(device).untyped_storage()
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"a tensor of the checkpoint was on {device}: {error}") from None
 
-_PUTTERS: dict[type, tuple[str, Put]] = {
-    list: ("list", _put_items),
-    dict: ("dict", _put_entries),
-    OrderedDict: ("ordered-dict", _put_entries),
-    Counter: ("counter", _put_entries),
-    defaultdict: ("default-dict", _put_defaults),
-    deque: ("deque", _put_deque),
-    set: ("set", _put_members),
-    frozenset: ("frozenset", _put_members),
-    tuple: ("tuple", _put_items),
-    bytes: ("bytes", _put_bytes),
-    bytearray: ("bytearray", _put_bytes),
-    complex: ("complex", lambda encoder, value, path: [value.real, value.imag]),
-    range: (
-        "range",
-        lambda e, value, path: [hex(n) for n in (value.start, value.stop, value.step)],
+
+def _parts_of_tensor(value: Any) -> Parts:
+    place = (value.storage_offset(), [*value.shape], [*value.stride()])
+    dtype = str(value.dtype).removeprefix("torch.")
+    kind = type(value).__name__
+    # Tensors that are parts of one another have one storage.
+    return _plain(kind, dtype, value.requires_grad, value.untyped_storage(), *place)
+
+
+def _make_tensor(parts: list[Any]) -> Any:
+    kind, dtype, requires_grad, storage, *place = parts
+    torch: Any = import_module("torch")
+    value = torch.empty(0, dtype=getattr(torch, dtype), device=storage.device)
+    value.set_(storage, *place)
+    if kind == "Parameter":
+        return torch.nn.Parameter(value, requires_grad=requires_grad)
+    return value.requires_grad_(requires_grad)
+
+
+def _parts_of_flower_array(value: Array) -> Parts:
+    # Its data are arrays to the checkpoint, too.
+    return _plain(
+        value.dtype, [*value.shape], value.stype, np.frombuffer(value.data, dtype=np.uint8)
+    )
+
+
+def _make_flower_array(parts: list[Any]) -> Array:
+    dtype, shape, stype, data = parts
+    return Array(dtype, tuple(shape), stype, data.tobytes())
+
+
+def _content(name: str, kind: type) -> tuple[str, Kind]:
+    return name, Kind(partial(content_of, kind), partial(fill, kind, kind), kind)
+
+
+def _record(name: str, kind: Any) -> tuple[str, Kind]:
+    def parts(value: Any) -> Iterable[tuple[str, Any]]:
+        return content_of(dict, dict(value))
+
+    def make(parts: list[Any]) -> Any:
+        return kind(fill(dict, dict, parts))
+
+    return name, Kind(parts, make, kind)
+
+
+KINDS: dict[str, Kind] = {
+    **dict([_content(kind.__name__, kind) for kind in MAPPINGS]),
+    **dict([_content(kind.__name__, kind) for kind in (deque, list, set, tuple, frozenset)]),
+    "bytes": Kind(lambda v: _plain(v.hex()), lambda parts: bytes.fromhex(parts[0]), bytes),
+    "factory": Kind(lambda v: _plain(v.__name__), lambda parts: _FACTORIES[parts[0]]),
+    "path": Kind(lambda v: _plain(str(v)), lambda parts: Path(*parts), type(Path())),
+    "datetime": Kind(
+        lambda v: _plain(v.isoformat(), v.fold),
+        lambda parts: datetime.fromisoformat(parts[0]).replace(fold=parts[1]),
+        datetime,
     ),
-    Decimal: ("decimal", _as_text),
-    Fraction: ("fraction", _as_text),
-    UUID: ("uuid", _as_text),
-    date: ("date", _as_text),
-    datetime: ("datetime", _put_time),
-    timedelta: (
-        "timedelta",
-        lambda e, value, path: [value.days, value.seconds, value.microseconds],
+    "method": Kind(
+        lambda v: [(".__func__", v.__func__), (".__self__", v.__self__)],
+        lambda parts: MethodType(*parts),
+        MethodType,
     ),
-    **{
-        kind: ("path", lambda encoder, value, path: [type(value).__name__, str(value)])
-        for kind in _PATHS
-    },
-    MethodType: ("method", _put_method),
-    partial: ("partial", _put_partial),
-    random.Random: ("random", _put_random),
-    np.ndarray: ("array", numpy_kinds.put_array),
-    np.random.Generator: ("generator", numpy_kinds.put_generator),
-    np.random.RandomState: ("random-state", numpy_kinds.put_random_state),
-    Array: ("flower-array", _put_flower_array),
-    **{kind: (name, _put_entries) for name, kind in _RECORDS.items()},
+    "partial": Kind(
+        lambda v: [(".func", v.func), (".args", v.args), (".keywords", v.keywords)],
+        lambda parts: partial(parts[0], *parts[1], **parts[2]),
+        partial,
+    ),
+    "enum": Kind(parts_of_enum, make_enum),
+    "object": Kind(parts_of_object, make_object),
+    "random": Kind(lambda v: _plain(v.getstate()), _make_random, random.Random),
+    "scalar": Kind(_parts_of_scalar, _make_scalar),
+    "bit-generator": Kind(_parts_of_bit_generator, _make_bit_generator),
+    "generator": Kind(
+        lambda v: _plain(v.bit_generator),
+        lambda parts: np.random.Generator(*parts),
+        np.random.Generator,
+    ),
+    "random-state": Kind(_parts_of_random_state, _make_random_state, np.random.RandomState),
+    "storage": Kind(_parts_of_storage, _make_storage),
+    "tensor": Kind(_parts_of_tensor, _make_tensor),
+    "flower-array": Kind(_parts_of_flower_array, _make_flower_array, Array),
+    **dict(
+        [
+            _record("array-record", ArrayRecord),
+            _record("config-record", ConfigRecord),
+            _record("metric-record", MetricRecord),
+            _record("record-dict", RecordDict),
+        ]
+    ),
 }
+"""All but NumPy's arrays, which lie beside the JSON."""
 
-BLANKS: dict[str, Get] = {
-    "list": lambda decoder, content: [],
-    "dict": lambda decoder, content: {},
-    "ordered-dict": lambda decoder, content: OrderedDict(),
-    "counter": lambda decoder, content: Counter(),
-    "default-dict": _blank_defaults,
-    "deque": lambda decoder, content: deque(maxlen=content[0]),
-    "set": lambda decoder, content: set(),
-    "object": new_object,
-}
-"""Kinds that may contain themselves: how each is made empty, before what is in it is read."""
-
-FILLERS: dict[str, Callable[["Decoder", Any, Any], None]] = {
-    "list": _fill_list,
-    "dict": _fill_entries,
-    "ordered-dict": _fill_entries,
-    "counter": _fill_entries,
-    "default-dict": lambda decoder, value, content: _fill_entries(decoder, value, content[1]),
-    "deque": lambda decoder, value, content: _fill_list(decoder, value, content[1]),
-    "set": _fill_set,
-    "object": fill_object,
-}
-"""How they are filled."""
-
-GETTERS: dict[str, Get] = {
-    "frozenset": lambda decoder, content: frozenset([decoder.decode(node) for node in content]),
-    "tuple": lambda decoder, content: tuple([decoder.decode(node) for node in content]),
-    "bytes": _get_bytes,
-    "bytearray": lambda decoder, content: bytearray(_get_bytes(decoder, content)),
-    "complex": lambda decoder, content: complex(*content),
-    "range": lambda decoder, content: range(*(int(number, 16) for number in content)),
-    "decimal": lambda decoder, content: Decimal(content),
-    "fraction": lambda decoder, content: Fraction(content),
-    "uuid": lambda decoder, content: UUID(content),
-    "date": lambda decoder, content: date.fromisoformat(content),
-    "datetime": _get_time,
-    "timedelta": lambda decoder, content: timedelta(*content),
-    "path": lambda d, content: {kind.__name__: kind for kind in _PATHS}[content[0]](content[1]),
-    "enum": read_enum,
-    "fixed-object": read_fixed,
-    "method": _get_method,
-    "partial": _get_partial,
-    "random": _get_random,
-    "array": numpy_kinds.get_array,
-    "scalar": numpy_kinds.get_scalar,
-    "generator": numpy_kinds.get_generator,
-    "bit-generator": numpy_kinds.get_bit_generator,
-    "random-state": numpy_kinds.get_random_state,
-    "torch-generator": get_torch_generator,
-    "torch": get_tensor,
-    "flower-array": _get_flower_array,
-    **{name: _record(kind) for name, kind in _RECORDS.items()},
-}
-"""How all others are read."""
+_BY_TYPE: dict[type, str] = {kind.exact: name for name, kind in KINDS.items() if kind.exact}
+_BY_TYPE[np.ndarray] = "array"

@@ -18,7 +18,7 @@ from ..stopping import EvaluateFunction, ShouldStop
 from .checkpoint import Checkpoint, CheckpointFolder
 from .remembered import SKIP, Remembered, Setting
 from .settings import differences
-from .snapshot import decode, encode
+from .snapshot import Decoder, Encoder, decode, encode
 
 __all__ = ["Resumable", "Resumption"]
 
@@ -147,7 +147,7 @@ class Resumption:
             log(INFO, "The run was stopped early after round %d, and stays so.", self.offset)
             return self._result
         self._stopped = False
-        encode(strategy.state(), {}, "the state of the rule")  # or say now that it cannot be saved
+        self._encoded(strategy, self._result.arrays)  # or say now that it cannot be saved
         if self.offset < num_rounds:
             result = loop(
                 initial_arrays=self._result.arrays,
@@ -184,31 +184,39 @@ class Resumption:
             )
         if round_number <= self.offset:
             return  # saved before, or nothing has happened yet
-        remembered, outside = self._remembered.state()
         about = {"round": round_number, "stopped": self._stopped, "settings": self._settings}
-        state = {
-            "arrays": arrays,
-            "strategy": strategy.state(),
-            "remembered": remembered,
-            "configs": self._configs,
-        }
+        state = self._encoded(strategy, arrays)
+        lines = [self._line(record) for record in strategy.history[self._saved :]]
         try:
-            lines = [self._line(record) for record in strategy.history[self._saved :]]
-            self._folder.save(round_number, about, lines, state, outside)
+            self._folder.save(round_number, Checkpoint(about, *state, lines))
         except OSError as error:
             _note_unsaved(strategy, round_number, error)
         else:
             self._saved = len(strategy.history)
 
+    def _encoded(
+        self, strategy: Resumable, arrays: ArrayRecord
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return the run's state as JSON and arrays."""
+        assert self._remembered is not None
+        encoder = Encoder(self._remembered.ids())
+        state = {
+            "remembered": self._remembered.state(encoder),
+            "arrays": encoder.encode(arrays, "the model"),
+            "configs": encoder.encode(self._configs, "the configs"),
+            "strategy": encoder.encode(strategy.state(), "the state of the rule"),
+        }
+        encoder.check()
+        return state, encoder.arrays
+
     def _line(self, record: RoundRecord) -> str:
         """Return what is kept of a round: its record, and what its metrics were."""
         numbers = [0, 1] if record.round == 1 else [record.round]
-        arrays: dict[str, np.ndarray] = {}
-        metrics = encode(
-            [[by_round.get(n) for n in numbers] for by_round in self._metrics()], arrays
-        )
-        hidden = {name: [str(a.dtype), a.shape, a.tobytes().hex()] for name, a in arrays.items()}
-        return json.dumps({"record": asdict(record), "metrics": metrics, "arrays": hidden})
+        kept = [[by_round.get(n) for n in numbers] for by_round in self._metrics()]
+        metrics, arrays = encode(kept, "the metrics")
+        if arrays:
+            raise UnsavableError(f"the metrics of round {record.round} hold arrays: keep numbers")
+        return json.dumps({"record": asdict(record), "metrics": metrics})
 
     def _metrics(self) -> list[dict[int, MetricRecord]]:
         result = self._result
@@ -239,28 +247,29 @@ class Resumption:
                 f"the run in {self._path} had other settings ({other}): go on with the same, or "
                 f"use another folder{hint}"
             )
-        state = saved.state(remembered.outside())
+        decoder = Decoder(saved.arrays, remembered.there)
+        nodes = saved.state
+        attributes = {path: decoder.decode(node) for path, node in nodes["remembered"].items()}
+        model, configs, state = map(
+            decoder.decode, (nodes["arrays"], nodes["configs"], nodes["strategy"])
+        )
         self.offset, self._stopped = about["round"], about["stopped"]
-        self._result = Result(arrays=state["arrays"])
+        self._result = Result(arrays=model)
         records = [self._read_line(line) for line in saved.lines]
         self._saved = len(records)
-        strategy.restore(state["strategy"])
+        strategy.restore(state)
         strategy.restore_history(records)
-        remembered.restore(state["remembered"])
+        remembered.restore(attributes)
         for name, config in self._configs.items():
             config.clear()
-            config.update(state["configs"][name])
+            config.update(configs[name])
 
     def _read_line(self, line: str) -> RoundRecord:
         """Take up what was kept of a round."""
         kept = json.loads(line)
         record = RoundRecord(**kept["record"])
         numbers = [0, 1] if record.round == 1 else [record.round]
-        arrays = {
-            name: np.frombuffer(bytes.fromhex(data), dtype).reshape(shape).copy()
-            for name, (dtype, shape, data) in kept["arrays"].items()
-        }
-        for by_round, found in zip(self._metrics(), decode(kept["metrics"], arrays), strict=True):
+        for by_round, found in zip(self._metrics(), decode(kept["metrics"]), strict=True):
             by_round |= {
                 n: value for n, value in zip(numbers, found, strict=True) if value is not None
             }

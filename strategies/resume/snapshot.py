@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UnsavableError
-from .kinds import BLANKS, FILLERS, GETTERS, Arrays, describe, is_setting
-from .numpy_kinds import bytes_of, shared_memory
+from .kinds import KINDS, is_setting, kind_of
 
 __all__ = ["Decoder", "Encoder", "decode", "encode"]
 
@@ -22,18 +21,17 @@ _DEEPEST = 100
 _SMALL = 2**63
 
 
-def encode(value: Any, arrays: Arrays, name: str = "value") -> Any:
-    """Return a value as JSON, with its arrays moved to a dictionary; see `Encoder`."""
+def encode(value: Any, path: str = "value") -> tuple[Any, dict[str, np.ndarray]]:
+    """Return a value as JSON, and its arrays; see `Encoder`."""
     encoder = Encoder()
-    node = encoder.encode(value, name)
+    node = encoder.encode(value, path)
     encoder.check()
-    arrays.update(encoder.arrays)
-    return node
+    return node, encoder.arrays
 
 
-def decode(node: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def decode(node: Any, arrays: Mapping[str, np.ndarray] | None = None) -> Any:
     """Return what `encode` was given."""
-    return Decoder(arrays).decode(node)
+    return Decoder(arrays or {}).decode(node)
 
 
 class Encoder:
@@ -44,10 +42,9 @@ class Encoder:
     outside : mapping of int to str, optional (default: None)
         Objects that are not written, by their id: whoever reads has them under these names.
     survey : bool (default: False)
-        Take functions, classes, loggers and the like to be outside as well, and note them in
-        ``found``; else they are refused.
-    canonical : bool (default: False)
-        Write sets in one order: the result is compared, not read.
+        The result is compared, not read: sets are written in one order, and functions, classes,
+        loggers and the like are taken to be outside as well and noted in ``found``; else they are
+        refused.
 
     Attributes
     ----------
@@ -59,24 +56,15 @@ class Encoder:
         What a survey has found, by name.
     """
 
-    def __init__(
-        self,
-        outside: Mapping[int, str] | None = None,
-        survey: bool = False,
-        canonical: bool = False,
-    ) -> None:
-        self.arrays: Arrays = {}
+    def __init__(self, outside: Mapping[int, str] | None = None, survey: bool = False) -> None:
+        self.arrays: dict[str, np.ndarray] = {}
         self.kinds: set[str] = set()
         self.found: dict[str, Any] = {}
         self._outside = dict(outside or {})
         self._survey = survey
-        self._canonical = canonical
-        self._numbers: dict[int, int] = {}
-        self._kept: list[Any] = []  # so that no id is given to another object meanwhile
-        self._unfinished: set[int] = set()
-        self._originals: Arrays = {}
-        self._paths: dict[str, str] = {}
-        self._memory: dict[int, str] = {}
+        # By id; the value is kept, so that no other gets its id meanwhile.
+        self._written: dict[int, tuple[int, Any]] = {}
+        self._spans: list[tuple[int, int, bool, str]] = []
         self._depth = 0
 
     def encode(self, value: Any, path: str) -> Any:
@@ -85,7 +73,7 @@ class Encoder:
         Parameters
         ----------
         value : object
-            What `snapshot_kinds` knows, and objects of classes that can be found by their name.
+            One of `KINDS`, also an object of a class that can be found by its name.
         path : str
             What an error calls it.
 
@@ -105,36 +93,39 @@ class Encoder:
         if key in self._outside:
             name = getattr(value, "__qualname__", None) or type(value).__qualname__
             return {"outside": [self._outside[key], name]}
-        if key in self._numbers:
-            if key in self._unfinished:
-                raise UnsavableError(f"{path} contains itself, which a checkpoint cannot hold")
-            return {"same": self._numbers[key]}
+        if key in self._written:
+            return {"same": self._written[key][0]}
         if self._depth == _DEEPEST:
-            raise UnsavableError(f"{path} is nested more than {_DEEPEST} deep")
-        self._numbers[key] = len(self._numbers)
-        self._kept.append(value)
-        kind, put = describe(value, path)
-        if kind not in BLANKS:
-            self._unfinished.add(key)
+            raise UnsavableError(
+                f"{path[:80]}... contains itself or is nested more than {_DEEPEST} deep, which a "
+                "checkpoint cannot hold"
+            )
         self._depth += 1
-        content = put(self, value, path)
+        kind = kind_of(value, path)
+        if kind == "array":
+            content = self._array(value, path)
+        else:
+            content = [self.encode(part, path + of) for of, part in KINDS[kind].parts(value)]
         self._depth -= 1
-        self._unfinished.discard(key)
+        self._written[key] = len(self._written), value
         self.kinds.add(kind)
-        if self._canonical and kind in ("set", "frozenset"):
+        if self._survey and kind in ("set", "frozenset"):
             content = sorted(content, key=json.dumps)
         return {kind: content}
 
-    def array(self, values: np.ndarray, original: np.ndarray, path: str) -> str:
-        """Put an array beside the JSON, and return its name."""
+    def _array(self, value: np.ndarray, path: str) -> list[Any]:
+        """Put an array beside the JSON, in the order of its axes in memory: sums depend on it."""
+        if value.size:
+            start = value.__array_interface__["data"][0]
+            reach = [(n - 1) * s for n, s in zip(value.shape, value.strides, strict=True)]
+            low = start + sum(step for step in reach if step < 0)
+            high = start + sum(step for step in reach if step > 0) + value.itemsize
+            self._spans.append((low, high, value.flags.writeable, path))
+        axes = sorted(range(value.ndim), key=lambda axis: -abs(value.strides[axis]))
         name = f"array-{len(self.arrays)}"
-        self.arrays[name] = values
-        self._originals[name], self._paths[name] = original, path
-        return name
-
-    def first(self, memory: int, path: str) -> str:
-        """Return who came first with memory that can be only one's."""
-        return self._memory.setdefault(memory, path)
+        # Not NumPy's ascontiguousarray, which gives an array without dimensions one.
+        self.arrays[name] = np.asarray(value.transpose(axes), order="C")
+        return [name, None if axes == sorted(axes) else axes, bool(value.flags.writeable)]
 
     def check(self) -> None:
         """Refuse arrays that are parts of one another: they would be apart when they are read.
@@ -144,20 +135,22 @@ class Encoder:
         UnsavableError
             Names two of them.
         """
-        pair = shared_memory(self._originals)
-        if pair is not None:
-            one, other = (self._paths[name] for name in pair)
-            raise UnsavableError(
-                f"{one} and {other} share memory, so that to change one is to change the other: "
-                "a checkpoint cannot hold that. Make one of them a copy"
-            )
+        ends = {True: (0, ""), False: (0, "")}  # of those that can be written to, and of all
+        for low, high, writeable, path in sorted(self._spans):
+            end, other = ends[not writeable]
+            if low < end:
+                raise UnsavableError(
+                    f"{other} and {path} share memory, so that to change one is to change the "
+                    "other: a checkpoint cannot hold that. Make one of them a copy"
+                )
+            for which in (True, False) if writeable else (False,):
+                ends[which] = max(ends[which], (high, path))
 
     def digest(self, text: str) -> str:
         """Return a checksum of what this has written: of the JSON as text, and of the arrays."""
         digest = blake2b(text.encode(), digest_size=16)
         for values in self.arrays.values():
-            digest.update(f"{values.dtype}{values.shape}".encode())
-            digest.update(bytes_of(values))
+            digest.update(f"{values.dtype}{values.shape}".encode() + values.tobytes())
         return digest.hexdigest()
 
 
@@ -175,7 +168,7 @@ class Decoder:
     def __init__(
         self, arrays: Mapping[str, np.ndarray], outside: Mapping[str, Any] | None = None
     ) -> None:
-        self.arrays = arrays
+        self._arrays = arrays
         self._outside = outside or {}
         self._values: list[Any] = []
 
@@ -198,14 +191,15 @@ class Decoder:
             if content[0] not in self._outside:
                 raise ValueError(f"{content[0]}, a {content[1]}, is not there any more")
             return self._outside[content[0]]
-        number = len(self._values)
-        self._values.append(None)
-        if kind in BLANKS:
-            value = BLANKS[kind](self, content)
-            self._values[number] = value
-            FILLERS[kind](self, value, content)
-        elif kind in GETTERS:
-            value = self._values[number] = GETTERS[kind](self, content)
+        if kind == "array":
+            name, axes, writeable = content
+            value = self._arrays[name]
+            if axes is not None:
+                value = value.transpose(np.argsort(axes))
+            value.flags.writeable = writeable
+        elif kind in KINDS:
+            value = KINDS[kind].make([self.decode(part) for part in content])
         else:
             raise ValueError(f"unknown kind of value {kind!r} in a checkpoint")
+        self._values.append(value)
         return value

@@ -85,8 +85,8 @@ def digest(strategy: SelectionStrategy) -> str:
         result = strategy.start(grid, numpy_app.initial_arrays(), num_rounds=ROUNDS)
     finally:
         type(strategy.rule).select = see
-    arrays: dict[str, np.ndarray] = {}
-    state = json.dumps(encode(strategy.state(), arrays))
+    node, arrays = encode(strategy.state())
+    state = json.dumps(node)
     told = [*seen, state, *(repr((r.chosen, r.rejected)) for r in strategy.history)]
     bits = [a.tobytes() for a in (*arrays.values(), *(v.numpy() for v in result.arrays.values()))]
     return hashlib.sha256(b"".join([*(text.encode() for text in told), *bits])).hexdigest()

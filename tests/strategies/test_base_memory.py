@@ -188,6 +188,30 @@ def test_types_and_what_is_one_object_are_as_before(tmp_path):
     assert not hasattr(base, "temporary")
 
 
+class Sharing(FedAvg):
+    """Has one object in two attributes, of which one alone changes at first."""
+
+    def __init__(self) -> None:
+        super().__init__(fraction_evaluate=0.0)
+        seen: list[int] = []
+        self.kept = {"seen": seen}
+        self.counted = [seen, 0]
+
+    def aggregate_train(self, server_round, replies):
+        self.counted[1] += 1
+        if server_round > 1:
+            self.counted[0].append(server_round)
+        return super().aggregate_train(server_round, replies)
+
+
+def test_object_in_an_attribute_that_has_not_changed_and_in_one_that_has_is_one_again(tmp_path):
+    run(Sharing(), 1, checkpoint=tmp_path)
+    base = Sharing()
+    run(base, 3, checkpoint=tmp_path)
+    assert base.kept["seen"] is base.counted[0]
+    assert base.kept["seen"] == [2, 3]
+
+
 def with_attribute(value: Any) -> FedAvg:
     base = FedAvg(fraction_evaluate=0.0)
     base.memory = value
@@ -226,6 +250,16 @@ def test_what_a_checkpoint_cannot_hold_is_refused_before_the_first_round(tmp_pat
         strategy.start(grid, numpy_app.initial_arrays(), num_rounds=2)
     assert trains(grid) == 0
     assert strategy.history == []
+
+
+def test_arrays_of_two_attributes_that_share_memory_are_refused_before_the_first_round(tmp_path):
+    base: Any = with_attribute(np.zeros(4))
+    base.part = base.memory[1:]
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 4)
+    strategy = RoundRobin(base, checkpoint=tmp_path)
+    with pytest.raises(UnsavableError, match=r"FedAvg\.memory and FedAvg\.part share memory"):
+        strategy.start(grid, numpy_app.initial_arrays(), num_rounds=2)
+    assert trains(grid) == 0
 
 
 @pytest.mark.parametrize("name", UNSAVABLE)

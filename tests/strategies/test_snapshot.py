@@ -11,7 +11,7 @@ import re
 import threading
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, Flag, IntEnum
 from fractions import Fraction
@@ -63,10 +63,6 @@ class Bag(set):
 
 
 class Meters(float):
-    pass
-
-
-class Label(str):
     pass
 
 
@@ -167,10 +163,8 @@ def same(one: Any, other: Any) -> bool:
             and one.requires_grad == other.requires_grad
             and torch.equal(*(tensor.view(torch.uint8) for tensor in whole))
         )
-    if isinstance(one, (float, complex)):
-        return repr(one) == repr(other) and getattr(one, "__dict__", 0) == getattr(
-            other, "__dict__", 0
-        )
+    if isinstance(one, float):
+        return repr(one) == repr(other)
     if isinstance(one, np.random.Generator):
         return one.bit_generator.state["state"] == other.bit_generator.state["state"]
     if isinstance(one, (set, frozenset)):
@@ -200,20 +194,10 @@ def vars_of(one: Any, other: Any) -> bool:
     return same(getattr(one, "__dict__", None), getattr(other, "__dict__", None))
 
 
-STRUCTURED = np.array([(1, 2.5, b"x")], dtype=[("a", ">i2"), ("b", "f8"), ("c", "S3")])
 VALUES: dict[str, Any] = {
     "nothing": None,
-    "plain": [True, 1, 2.5, "text", "\ud800", b"\x00\xff", bytearray(b"ab"), b"long" * 100],
-    "numbers": [
-        -0.0,
-        math.inf,
-        math.nan,
-        2**64,
-        -(10**5000),
-        3 + 4j,
-        Decimal("1.10"),
-        Fraction(1, 3),
-    ],
+    "plain": [True, 1, 2.5, "text", "\ud800", b"\x00\xff", b"long" * 100],
+    "numbers": [-0.0, math.inf, math.nan, 2**64, -(10**5000)],
     "nested": (1, {"a": (2,), 3: [4], None: {}, (1, "x"): [()]}),
     "namedtuple": Point(1.0, [2]),
     "older namedtuple": Older(1, Older(2, None)),
@@ -223,8 +207,6 @@ VALUES: dict[str, Any] = {
     "tuple subclass": with_attribute(Pair((1, [2]))),
     "set subclass": with_attribute(Bag({1, 2})),
     "deque subclass": with_attribute(Ring([1, 2], maxlen=2)),
-    "float subclass": with_attribute(Meters(0.1)),
-    "text subclass": with_attribute(Label("x")),
     "subclass of OrderedDict": with_attribute(Ordered(b=1, a=2)),
     "subclass of defaultdict": with_attribute(Fallback(list, {1: [2]})),
     "OrderedDict": OrderedDict(b=1, a=[2]),
@@ -236,16 +218,8 @@ VALUES: dict[str, Any] = {
     "set": {1, "a", (2, 3), None},
     "frozenset": frozenset({1, frozenset({2})}),
     "enum": [Colour.RED, Level.HIGH, Access.READ | Access.WRITE, Access(0)],
-    "range": range(0, 10**30, 7),
-    "times": [
-        date(2026, 2, 28),
-        datetime(2026, 2, 28, 12, 0, 0, 7),
-        datetime(2026, 2, 28, tzinfo=UTC),
-        datetime(2026, 2, 28, tzinfo=timezone(timedelta(hours=5.5)), fold=1),
-        timedelta(days=-1, microseconds=3),
-    ],
-    "paths": [Path("a/b"), PurePosixPath("/c")],
-    "UUID": UUID(int=5),
+    "times": [datetime(2026, 2, 28, 12, 0, 0, 7, fold=1), datetime(2026, 2, 28, tzinfo=UTC)],
+    "path": Path("a/b"),
     "object": tracker(best=0.5, seen={"a"}, inner=tracker(rows=[np.ones(2)])),
     "slots": Slotted([1]),
     "dataclass": Best(0.5, [np.zeros(2)]),
@@ -256,24 +230,8 @@ VALUES: dict[str, Any] = {
     "arrays in other orders": [np.arange(24.0).reshape(2, 3, 4).transpose(1, 2, 0)] * 2,
     "big-endian, text, time": [np.array([1], ">f4"), np.array(["é"]), np.array(["2026"], "M8[D]")],
     "booleans and complex": [np.array([True]), np.array([1j], np.complex64)],
-    "structured": STRUCTURED,
-    "scalars": [
-        np.float32(0.1),
-        np.int64(-3),
-        np.bool_(True),
-        np.float64(math.nan),
-        np.complex128(1j),
-    ],
-    "scalars of text and time": [
-        np.str_("a\0"),
-        np.bytes_(b"b\0"),
-        np.datetime64("NaT"),
-        np.timedelta64(3, "h"),
-    ],
-    "structured scalar": STRUCTURED[0].copy(),
-    "long scalar": np.longlong(5),
-    "Size": torch.Size([2, 3]),
-    "dtype and device": [torch.float16, torch.device("cpu")],
+    "scalars": [np.float32(0.1), np.longlong(-3), np.bool_(True), np.float64(math.nan)],
+    "scalars of complex numbers and text": [np.complex128(1j), np.str_("a\0")],
     "tensor": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3),
     "tensor in another order": torch.arange(6.0).reshape(2, 3).t(),
     "tensors": [
@@ -322,13 +280,9 @@ atoms = (
     | st.booleans()
     | st.integers()
     | st.floats()
-    | st.complex_numbers()
     | st.text()
     | st.binary(max_size=400)
-    | st.decimals(allow_nan=False)
-    | st.fractions()
-    | st.dates()
-    | st.timedeltas()
+    | st.datetimes()
     | st.sampled_from([*Colour, *Level, *Access])
 )
 hashable = st.recursive(
@@ -341,7 +295,7 @@ hashable = st.recursive(
     ),
     max_leaves=4,
 )
-dtypes = st.sampled_from(["?", "<i2", ">f4", "<f8", "<c8", "S3", "<U2", "M8[s]", "m8", "i1,>f8,U1"])
+dtypes = st.sampled_from(["?", "<i2", ">f4", "<f8", "<c8", "S3", "<U2", "M8[s]", "m8"])
 arrays = st_numpy.arrays(
     dtypes.map(np.dtype), st_numpy.array_shapes(min_dims=0, min_side=0, max_side=3)
 )
@@ -399,14 +353,11 @@ def test_generator_spawns_the_same_children_after_it_was_read():
     assert generator.spawn(1)[0].random() == again.spawn(1)[0].random()
 
 
-def test_generators_of_python_and_torch_go_on_where_they_were():
+def test_generator_of_python_goes_on_where_it_was():
     plain = random.Random(1)
     plain.gauss(0, 1)
     again = through_a_file(plain)
     assert [plain.gauss(0, 1), plain.random()] == [again.gauss(0, 1), again.random()]
-    generator = torch.Generator().manual_seed(7)
-    again = through_a_file(generator)
-    assert torch.equal(torch.rand(3, generator=generator), torch.rand(3, generator=again))
 
 
 def test_one_object_in_two_places_is_one_again():
@@ -419,11 +370,12 @@ def test_one_object_in_two_places_is_one_again():
     assert again["d"] is again["e"][0]
 
 
-def test_what_contains_itself_does_so_again():
-    value: Any = tracker(rows=[])
-    value.rows.append(value)
-    again = through_a_file(value)
-    assert again.rows[0] is again
+def test_tensors_that_are_parts_of_one_another_are_so_again():
+    whole = torch.arange(6.0)
+    again = through_a_file([whole, whole[2:].reshape(2, 2).t(), torch.nn.Parameter(whole)])
+    again[0][2] = 9
+    assert again[1].tolist() == [[9, 4], [3, 5]]
+    assert again[2].tolist() == again[0].tolist()
 
 
 def test_what_is_outside_is_not_written():
@@ -455,16 +407,10 @@ class Restored:
         raise AssertionError
 
 
-class Same(tuple):
-    pass
-
-
 def itself() -> Any:
-    inner: list[Any] = []
-    inner.append((inner, Same([inner])))
-    whole = Same([inner])
-    inner.append(whole)
-    return whole
+    value: Any = tracker(rows=[])
+    value.rows.append(value)
+    return value
 
 
 def shared_arrays() -> Any:
@@ -477,9 +423,16 @@ def shared_transposed() -> Any:
     return [whole, whole.T[1:]]
 
 
-def shared_tensors() -> Any:
-    whole = torch.zeros(4)
-    return {"a": whole, "b": whole[2:]}
+def array_and_tensor() -> Any:
+    array = np.zeros(4)
+    return [array, torch.from_numpy(array)]
+
+
+def read_only_part() -> Any:
+    whole = np.zeros(4)
+    part = whole[1:]
+    part.flags.writeable = False
+    return [whole, np.ones(1), part]
 
 
 def deep() -> Any:
@@ -513,16 +466,25 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "dtype with metadata": (np.zeros(1, np.dtype("f4", metadata={"a": 1})), "dtype float32"),
     "arrays that overlap": (shared_arrays(), "share memory"),
     "arrays that overlap crosswise": (shared_transposed(), "share memory"),
-    "tensors that overlap": (shared_tensors(), "shares memory"),
+    "array and tensor that overlap": (array_and_tensor(), "share memory"),
+    "read-only part of an array": (read_only_part(), "share memory"),
     "tensor of a computation": (torch.ones(2, requires_grad=True) * 2, "belongs to a computation"),
     "sparse tensor": (torch.eye(2).to_sparse(), "layout"),
     "optimizer": (torch.optim.SGD([torch.ones(1)], lr=0.1), "__getstate__|__setstate__"),
-    "tuple in itself": (itself(), "contains itself"),
+    "object in itself": (itself(), "contains itself"),
     "deep": (deep(), "nested more than 100 deep"),
-    "time zone": (
-        datetime(2026, 1, 1, tzinfo=ZoneInfo("Europe/Rome")),
-        "use UTC",
-    ),
+    "time zone": (datetime(2026, 1, 1, tzinfo=ZoneInfo("Europe/Rome")), "use UTC"),
+    **{
+        type(value).__name__: (value, rf"is a .*{type(value).__name__}, which .* cannot hold")
+        for value in (
+            *(1j, bytearray(b"a"), range(3), Decimal(1), Fraction(1, 3), UUID(int=5), Meters(0.1)),
+            *(date(2026, 1, 1), timedelta(1), PurePosixPath("a"), np.datetime64("NaT")),
+            *(torch.Size([2]), torch.float16, torch.device("cpu"), torch.Generator(), UTC),
+        )
+    },
+    "structured array": (np.zeros(1, "i1,f8"), "has the dtype"),
+    "structured scalar": (np.zeros(1, "i1,f8")[0], "void"),
+    "partial with attributes": (with_attribute(partial(print)), "partial"),
     "bound method": (tracker().__init__, "function"),
 }
 
@@ -531,7 +493,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 def test_what_would_not_come_back_is_refused_with_its_name(name):
     value, reason = REFUSED[name]
     with pytest.raises(UnsavableError, match=reason) as caught:
-        encode({"a": [value]}, {})
+        encode({"a": [value]})
     assert "value['a'][0]" in str(caught.value)
 
 
@@ -539,9 +501,9 @@ def test_what_would_not_come_back_is_refused_with_its_name(name):
     ("node", "reason"),
     [
         ({"code": "print"}, "unknown kind of value 'code'"),
-        ({"object": {"class": ["no.such.module", "A"], "attributes": []}}, "import its module"),
-        ({"object": {"class": ["builtins", "print"], "attributes": []}}, "is not there"),
-        ({"object": {"class": [__name__, "Copied"], "attributes": []}}, "__reduce__"),
+        ({"object": ["no.such.module", "A", 0]}, "import its module"),
+        ({"object": ["builtins", "print", 0]}, "is not there"),
+        ({"object": [__name__, "Copied", 0]}, "__reduce__"),
         ({"enum": ["os", "system", "ls"]}, "is not there"),
         ({"outside": ["print", "print"]}, "print.* is not there any more"),
         ({"bit-generator": ["system", None, None]}, "unknown bit generator"),

@@ -1,0 +1,189 @@
+"""Containers and objects of users' classes: by content and attributes, without constructors."""
+
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Iterator
+from enum import Enum, Flag
+from typing import Any
+
+__all__ = [
+    "MAPPINGS",
+    "Parts",
+    "attributes",
+    "content_of",
+    "fill",
+    "make_enum",
+    "make_object",
+    "parts_of_enum",
+    "parts_of_object",
+    "problem_of",
+    "set_attribute",
+]
+
+Parts = Iterable[tuple[str, Any]]
+
+MAPPINGS = (OrderedDict, defaultdict, Counter, dict)
+_CONTAINERS = (*MAPPINGS, deque, list, set, tuple, frozenset)
+# Whose own ways of copying do nothing that matters: dataclasses with slots, networks.
+_HARMLESS = ("dataclasses", "torch.nn.modules.module")
+_HIDDEN = "the class cannot be found by its name, so it must stand outside of functions"
+_USE = (
+    "keep numbers, text, NumPy arrays or torch tensors, lists, dictionaries and the like of these, "
+    "and objects of classes that have no more than such attributes"
+)
+_POINTER = object.__basicsize__ // 2  # an object is a count and the address of its class
+
+
+def content_of(base: Any, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a container holds, past whatever a class of a user does when it is asked."""
+    if issubclass(base, defaultdict):
+        yield ".default_factory", value.default_factory
+    if issubclass(base, deque):
+        yield ".maxlen", value.maxlen
+    if issubclass(base, dict):
+        for key, entry in base.items(value):
+            yield f"[{key!r}]", key
+            yield f"[{key!r}]", entry
+    elif base is not object:
+        for place, entry in enumerate(base.__iter__(value)):
+            yield f"[{place}]", entry
+
+
+def fill(base: Any, kind: type, parts: list[Any]) -> Any:
+    """Make a container, or an object of a class of a user that is one, with what it holds."""
+    if base in (tuple, frozenset):
+        return base.__new__(kind, parts)
+    value = base.__new__(kind)
+    if issubclass(base, defaultdict):
+        base.__init__(value, parts.pop(0))
+    if issubclass(base, deque):
+        base.__init__(value, parts[1:], parts[0])
+    elif issubclass(base, dict):
+        for key, entry in zip(parts[::2], parts[1::2], strict=True):
+            base.__setitem__(value, key, entry)
+    elif base is not object:
+        base.__init__(value, parts)
+    return value
+
+
+def attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield an object's attributes by name, also those in slots."""
+    yield from getattr(value, "__dict__", {}).items()
+    for name in _slots(type(value)):
+        if hasattr(value, name):
+            yield name, getattr(value, name)
+
+
+def set_attribute(value: Any, name: str, to: Any) -> None:
+    """Set an object's attribute, past whatever its class does when one is set."""
+    own = getattr(value, "__dict__", None)
+    if own is None or name in _slots(type(value)):
+        object.__setattr__(value, name, to)
+    else:
+        own[name] = to
+
+
+def problem_of(value: Any) -> str:
+    """Return why an object or a member of an enumeration could not be made again; else nothing."""
+    kind = type(value)
+    named = f"is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold: "
+    if isinstance(value, Enum):
+        return "" if _find(kind.__module__, kind.__qualname__) is kind else f"{named}{_HIDDEN}"
+    problem = _problem(kind, _base(kind))
+    return problem and f"{named}{problem}. Nothing is pickled: {_USE}"
+
+
+def parts_of_object(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield an object's class by name, the size of its content, this, and its attributes."""
+    kind = type(value)
+    content = list(content_of(_base(kind), value))
+    yield from (("", kind.__module__), ("", kind.__qualname__), ("", len(content)))
+    yield from content
+    for name, entry in attributes(value):
+        yield from (("", name), (f".{name}", entry))
+
+
+def make_object(parts: list[Any]) -> Any:
+    """Make an object of its parts.
+
+    Raises
+    ------
+    ValueError
+        If its class is not there, or is none that would be written.
+    """
+    module, name, size, *rest = parts
+    kind = _find(module, name)
+    if kind is None:
+        raise ValueError(
+            f"the class {module}.{name} of an object in the checkpoint is not there: import its "
+            "module before the run starts"
+        )
+    base = _base(kind)
+    if problem := _problem(kind, base):
+        raise ValueError(f"the class {module}.{name} of an object in the checkpoint: {problem}")
+    value = fill(base, kind, rest[:size])
+    for attribute, entry in zip(rest[size::2], rest[size + 1 :: 2], strict=True):
+        set_attribute(value, attribute, entry)
+    return value
+
+
+def parts_of_enum(value: Any) -> Parts:
+    """Return the class of a member of an enumeration by name, and which it is."""
+    which = value.value if isinstance(value, Flag) else value.name
+    return [("", type(value).__module__), ("", type(value).__qualname__), ("", which)]
+
+
+def make_enum(parts: list[Any]) -> Any:
+    """Return a member of an enumeration."""
+    module, name, which = parts
+    kind: Any = _find(module, name)
+    if kind is None or not issubclass(kind, Enum):
+        raise ValueError(f"the enumeration {module}.{name} is not there")
+    return kind(which) if issubclass(kind, Flag) else kind.__members__[which]
+
+
+def _find(module: str, name: str) -> type | None:
+    """Return a class by its name. Nothing is imported: that would run what a file names."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) else None
+
+
+def _base(kind: type) -> Any:
+    """Return the class of Python's own that holds an object's content."""
+    return next((base for base in _CONTAINERS if issubclass(kind, base)), object)
+
+
+def _problem(kind: type, base: Any) -> str:
+    """Return why an object of a class could not be made again from its attributes; else nothing."""
+    if kind is object:
+        return "it is nothing but itself"
+    if _find(kind.__module__, kind.__qualname__) is not kind:
+        return _HIDDEN
+    for method in ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"):
+        own = getattr(kind, method, None)
+        made = getattr(own, "__module__", None) in _HARMLESS
+        if own is not getattr(base, method, None) and not made:
+            return f"its class has a {method} of its own"
+    try:
+        base.__new__(kind)
+    except TypeError:
+        return "it is not made of attributes"
+    places = len(_slots(kind)) + bool(kind.__dictoffset__) + bool(kind.__weakrefoffset__)
+    if kind.__basicsize__ > base.__basicsize__ + places * _POINTER:
+        return "there is more to it than attributes"
+    return ""
+
+
+def _slots(kind: type) -> list[str]:
+    """Return the names of all slots of a class, as they are known outside of it."""
+    names = []
+    for owner in kind.__mro__:
+        slots = vars(owner).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name in ("__dict__", "__weakref__"):
+                continue
+            hidden = name.startswith("__") and not name.endswith("__")
+            names.append(f"_{owner.__name__.lstrip('_')}{name}" if hidden else name)
+    return names
