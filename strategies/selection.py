@@ -47,7 +47,7 @@ from .round.roster import Roster
 from .round.selector import Plan, Selector
 from .round.training import TIMEOUT, Training, TrainingMessages
 from .rule import SelectionRule, Summary, check_rule
-from .stopping import EvaluateFunction, Loop, ShouldStop
+from .stopping import EvaluateFunction, Loop, ShouldStop, naming_round
 from .traffic import log_traffic
 
 __all__ = ["SelectionStrategy"]
@@ -177,6 +177,8 @@ class SelectionStrategy(Strategy):
                 "this strategy has run before, and remembers who was chosen: make a new one for "
                 "another run, or give it checkpoint= to go on with a run that was stopped"
             )
+        evaluate_fn = naming_round("evaluate_fn", evaluate_fn)
+        should_stop = naming_round("should_stop", should_stop)
         self._records.prepare()
         self._asking.expect(num_rounds)
         self._timeout = timeout

@@ -1,8 +1,9 @@
 """Flower's loop of rounds, which ends early where it is asked to: in every release of Flower."""
 
 from collections.abc import Callable
+from functools import wraps
 from logging import INFO
-from typing import Any
+from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.common import log
@@ -10,10 +11,32 @@ from flwr.serverapp.strategy import Result
 
 from .grids.releases import takes
 
-__all__ = ["EvaluateFunction", "Loop", "ShouldStop"]
+__all__ = ["EvaluateFunction", "Loop", "ShouldStop", "naming_round"]
 
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 ShouldStop = Callable[[int, Result], bool]
+
+
+_Given = TypeVar("_Given")
+_Answer = TypeVar("_Answer")
+
+
+def naming_round(
+    name: str, function: Callable[[int, _Given], _Answer] | None
+) -> Callable[[int, _Given], _Answer] | None:
+    """Have an error in a function of the app, which passes as it is, say in which round it was."""
+    if function is None:
+        return None
+
+    @wraps(function)
+    def call(number: int, given: _Given) -> _Answer:
+        try:
+            return function(number, given)
+        except Exception as error:
+            error.add_note(f"raised by {name} in round {number}")
+            raise
+
+    return call
 
 
 class _StopError(Exception):

@@ -251,7 +251,7 @@ def _resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> 
         raise ValueError(
             f"the run in {folder} does not say how many clients it has: give --clients"
         )
-    done = len(rows)
+    done = sum(row["accuracy"] is not None for row in rows)
     if done >= config.num_rounds:
         out.print(
             f"{folder} has {done} rounds already: nothing is left to do",
@@ -270,7 +270,7 @@ def _run_on_ray(
         from ..machine.processes import exit_on_signals
         from ..machine.ray_cluster import cluster_address
         from ..run.flower import FLOWER_LOG, run_in_flower
-        from ..run.folder import output_path, read_rounds
+        from ..run.folder import follow_rounds, output_path
         from ..run.preflight import check_run, detect_machine, place_clients
         from ..run.settings import keep_settings
 
@@ -290,13 +290,11 @@ def _run_on_ray(
     out.print(f"Flower's log: {output / FLOWER_LOG}", soft_wrap=True)
     out.print("Starting Flower and Ray, which takes half a minute or more ...")
     with exit_on_signals(), _progress(config.num_rounds) as show:
-        shown = len(read_rounds(output))
+        news = follow_rounds(output)
 
         def follow() -> None:
-            nonlocal shown
-            for row in read_rounds(output, skip=shown):
+            for row in news():
                 show(row)
-                shown += 1
 
         own = (cpus_per_client, gpus_per_client, logical_gpus)
         with _saying_how_to_go_on(config, output, Engine.RAY, own):

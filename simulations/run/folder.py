@@ -3,7 +3,8 @@
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ __all__ = [
     "CHECKPOINT",
     "ROUNDS",
     "RunFolder",
+    "follow_rounds",
     "output_path",
     "read_rounds",
 ]
@@ -30,7 +32,13 @@ CHECKPOINT = "checkpoint"
 """Name of the folder that a run is resumed from."""
 
 ROUNDS = "rounds.jsonl"
-"""Name of the file with one line of JSON for each round."""
+"""Name of the file with one line of JSON for each round.
+
+That of the round in which a run ended before its time has the reason among its notes; its accuracy
+and loss are null if it ended before they were known.
+"""
+
+_KEYS = {"round", "accuracy", "elapsed", "notes"}
 
 
 def output_path(config: Config) -> Path:
@@ -112,7 +120,7 @@ class RunFolder:
     path : Path
         The folder; made if it does not exist.
     config : Config
-        The settings; see `run_settings.keep_settings`.
+        The settings; see `settings.keep_settings`.
 
     Attributes
     ----------
@@ -138,7 +146,7 @@ class RunFolder:
             self.close()
             raise
         # Without the line that was being written when an earlier start was stopped.
-        write_json_lines(path / ROUNDS, self.rows)
+        self._write()
 
     def add_round(self, row: Mapping[str, Any]) -> None:
         """Append a round to ``rounds.jsonl``; a number that is not finite becomes null.
@@ -148,12 +156,57 @@ class RunFolder:
         kept = [earlier for earlier in self.rows if earlier["round"] < row["round"]]
         if len(kept) < len(self.rows):
             self.rows = kept
-            write_json_lines(self.path / ROUNDS, kept)
+            self._written = False
         self.rows.append(_finite(dict(row)))
-        append_json_line(self.path / ROUNDS, self.rows[-1])
+        if self._written:
+            append_json_line(self.path / ROUNDS, self.rows[-1])
+        else:
+            self._write()
+
+    def add_notes(self, records: Iterable[RoundRecord]) -> None:
+        """Have the lines say what has been noted since they were written.
+
+        Such as that there was no room for a checkpoint; then this may have to wait as well.
+        """
+        there = {row["round"]: row["notes"] for row in self.rows}
+        for record in records:
+            notes = there.get(record.round, record.notes)
+            new = [note for note in record.notes if note not in notes]
+            notes += new
+            self._written &= not new
+        if not self._written:
+            with suppress(OSError):
+                self._write()
+
+    def end(self, history: Sequence[RoundRecord], elapsed: float) -> None:
+        """Keep the record of the round in which a run has ended before its time; close the folder.
+
+        Parameters
+        ----------
+        history : sequence of RoundRecord
+            All rounds that have begun.
+        elapsed : float
+            Seconds since training began.
+        """
+        self.add_notes(history[-2:])
+        for record in history[-1:]:
+            row = next((row for row in self.rows if row["round"] == record.round), None)
+            # An earlier start may have come further in this round, but what it did is not saved:
+            # it has other times.
+            if row is None or row["accuracy"] is None or row.get("seconds") != record.seconds:
+                unknown = {"accuracy": None, "loss": None, "elapsed": elapsed}
+                with suppress(OSError):  # a full disk may be the reason
+                    self.add_round({**record.to_dict(), **unknown})
+        self.close()
+
+    def _write(self) -> None:
+        write_json_lines(self.path / ROUNDS, self.rows)
+        self._written = True
 
     def complete(self, history: Sequence[RoundRecord], scores: Mapping[int, Any]) -> None:
-        """Put back rounds whose lines were lost, though the checkpoint of a later one was not.
+        """Have all rounds of a run that is done, with all that was noted of them, and no others.
+
+        Lines that were lost, though the checkpoint of a later round was not, are put back.
 
         Parameters
         ----------
@@ -162,8 +215,9 @@ class RunFolder:
         scores : mapping of int to mapping
             Accuracy and loss by round.
         """
-        there = {row["round"]: row for row in self.rows}
-        if [record.round for record in history] == list(there):
+        self.add_notes(history)
+        there = {row["round"]: row for row in self.rows if row["accuracy"] is not None}
+        if [record.round for record in history] == [row["round"] for row in self.rows]:
             return
         elapsed, rows = 0.0, []
         for record in history:
@@ -172,10 +226,10 @@ class RunFolder:
                 elapsed += sum(record.seconds.values())
                 row = {**record.to_dict(), **scores.get(record.round, {}), "elapsed": elapsed}
                 row["notes"] = [*row["notes"], "its line was lost, and written again at the end"]
-            elapsed = row["elapsed"]
-            rows.append(_finite(row))
+            elapsed = max(elapsed, row["elapsed"])  # a start without those lines began from 0
+            rows.append(_finite({**row, "elapsed": elapsed}))
         self.rows = rows
-        write_json_lines(self.path / ROUNDS, rows)
+        self._write()
 
     def close(self) -> None:
         """Let another process write to the folder."""
@@ -191,15 +245,36 @@ class RunFolder:
         self.close()
 
 
-def read_rounds(path: Path, skip: int = 0) -> list[dict[str, Any]]:
-    """Return the rounds in a run's folder, without the first ``skip``.
+def follow_rounds(path: Path) -> Callable[[], list[dict[str, Any]]]:
+    """Return a function that gives the rounds that have come since it was last called.
 
-    A line that is still being written is left for the next time.
+    Those that are there now are not among them, unless they are done again.
+    """
+    seen: set[tuple[int, float]] = set()
+    state: object = None
+
+    def news() -> list[dict[str, Any]]:
+        nonlocal state
+        with suppress(FileNotFoundError):
+            found = (path / ROUNDS).stat()
+            if state == (state := (found.st_mtime_ns, found.st_size)):
+                return []
+        rows = {(row["round"], row["elapsed"]): row for row in read_rounds(path)}
+        new = [row for key, row in rows.items() if key not in seen]
+        seen.update(rows)
+        return new
+
+    news()
+    return news
+
+
+def read_rounds(path: Path) -> list[dict[str, Any]]:
+    """Return the rounds in a run's folder, without a line that is still being written.
 
     Raises
     ------
     ValueError
-        If a line is no JSON.
+        If a line is no round.
     """
     try:
         text = (path / ROUNDS).read_text(encoding="utf-8")
@@ -207,14 +282,13 @@ def read_rounds(path: Path, skip: int = 0) -> list[dict[str, Any]]:
         return []
     rows = []
     for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), start=1):
-        if number <= skip:
-            continue
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except ValueError:
-            raise ValueError(
-                f"line {number} of {path / ROUNDS} is no round of a run: remove it"
-            ) from None
+            row = None
+        if not isinstance(row, dict) or not row.keys() >= _KEYS:
+            raise ValueError(f"line {number} of {path / ROUNDS} is no round of a run: remove it")
+        rows.append(row)
     return rows
 
 

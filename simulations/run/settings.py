@@ -56,7 +56,7 @@ class SavedSettings:
     clients : int or None
         How many clients the run has; None where whoever began it did not know.
     examples : str
-        Fingerprint of data and frozen weights, see `inputs.inputs_fingerprint`.
+        Fingerprint of data and frozen weights, see `task.inputs_fingerprint`.
     """
 
     settings: Mapping[str, Scalar]

@@ -60,11 +60,12 @@ def train(
     config : Config
         The settings.
     output : Path
-        The run's folder; see `results.RunFolder`.
+        The run's folder; see `folder.RunFolder`.
     on_round : callable
         Called with each round's row as it is written to ``rounds.jsonl``: the strategy's
         `RoundRecord`, ``accuracy`` and ``loss`` on the test examples, and ``elapsed``, the
         seconds since training began; and of PNCS with few clients ``similarity``, see `watch`.
+        Not called with that of a round in which the run ends before its time.
 
     Raises
     ------
@@ -111,6 +112,7 @@ def train(
         row = {**record.to_dict(), **scores, "elapsed": time.perf_counter() - start}
         if (similarity := similarities()) is not None:
             row["similarity"] = similarity
+        folder.add_notes(strategy.history[-2:-1])
         folder.add_round(row)
         log_round(row)
         on_round(row)
@@ -120,19 +122,23 @@ def train(
     def last_round() -> list[dict[str, Any]]:
         return [record.to_dict() for record in strategy.history[-1:]]
 
-    result = strategy.start(
-        grid,
-        initial,
-        num_rounds=config.num_rounds,
-        evaluate_fn=after_round,
-        should_stop=(lambda *_: stopped_after(last_round()) is not None)
-        if config.stop_after
-        else None,
-    )
-    folder.complete(strategy.history, result.evaluate_metrics_serverapp)
-    _require_an_update(strategy.history)
-    weights = {name: array.numpy() for name, array in result.arrays.items()}
-    folder.finish(weights, _summary(folder.rows, first, str(device), inputs))
+    try:
+        result = strategy.start(
+            grid,
+            initial,
+            num_rounds=config.num_rounds,
+            evaluate_fn=after_round,
+            should_stop=(lambda *_: stopped_after(last_round()) is not None)
+            if config.stop_after
+            else None,
+        )
+        folder.complete(strategy.history, result.evaluate_metrics_serverapp)
+        _require_an_update(strategy.history)
+        weights = {name: array.numpy() for name, array in result.arrays.items()}
+        folder.finish(weights, _summary(folder.rows, first, str(device), inputs))
+    except BaseException:  # also where a person stops it
+        folder.end(strategy.history, time.perf_counter() - start)
+        raise
 
 
 def _require_an_update(history: Sequence[RoundRecord]) -> None:
@@ -140,10 +146,12 @@ def _require_an_update(history: Sequence[RoundRecord]) -> None:
     if not any(record.delivered for record in history):
         last = history[-1]
         reasons = "; ".join(f"client {key}: {why}" for key, why in last.reasons("training").items())
-        raise EmptyRoundsError(
+        error = EmptyRoundsError(
             f"no client delivered an update in any of {len(history)} rounds, in the last one for "
             f"this reason: {reasons or 'none is given'}"
         )
+        last.notes.append(f"the run ended here: {type(error).__name__}: {error}")
+        raise error
 
 
 def _summary(

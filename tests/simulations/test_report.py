@@ -10,7 +10,13 @@ from rich.console import Console
 
 from pncs_flower.simulations.config import Config, default_run_config
 from pncs_flower.simulations.report.of_run import draw_rounds, final_table, round_line
-from pncs_flower.simulations.run.folder import ROUNDS, RunFolder, output_path, read_rounds
+from pncs_flower.simulations.run.folder import (
+    ROUNDS,
+    RunFolder,
+    follow_rounds,
+    output_path,
+    read_rounds,
+)
 
 CONFIG = Config.from_run_config(default_run_config())
 
@@ -26,6 +32,7 @@ def row(number: int, chosen: list[str], cooling: list[str], **other: Any) -> dic
         "mean_similarity": -0.25,
         "accuracy": 0.5,
         "loss": 1.25,
+        "elapsed": float(number),
         "seconds": {"pre-round": 0.5, "training": 0.25},
         "rejected": {},
         "notes": [],
@@ -96,7 +103,28 @@ def test_a_number_that_is_not_finite_is_null_on_disk(folder: Path) -> None:
 def test_a_line_still_being_written_is_left_for_later(folder: Path) -> None:
     with (folder / ROUNDS).open("a") as file:
         file.write('{"round": 3')
-    assert [r["round"] for r in read_rounds(folder, skip=1)] == [2]
+    assert [r["round"] for r in read_rounds(folder)] == [1, 2]
+
+
+def test_rounds_are_followed_as_they_come_and_as_they_are_done_again(folder: Path) -> None:
+    news = follow_rounds(folder)
+    assert news() == []
+    run = RunFolder(folder, CONFIG)
+    run.add_round(row(3, ["0"], [], elapsed=3.0))
+    assert [r["round"] for r in news()] == [3]
+    assert news() == []
+    run.add_round(row(3, ["1"], [], elapsed=3.5))
+    run.add_round(row(4, ["0"], [], elapsed=4.0))
+    assert [(r["round"], r["chosen"]) for r in news()] == [(3, ["1"]), (4, ["0"])]
+    run.close()
+
+
+@pytest.mark.parametrize("line", ["{}", "3", "null", '{"round": 3}', "[1, 2]", "{"])
+def test_line_that_is_no_round_is_named(line: str, folder: Path) -> None:
+    with (folder / ROUNDS).open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(ValueError, match=r"line 3 of .*rounds\.jsonl is no round of a run"):
+        read_rounds(folder)
 
 
 def test_a_folder_with_a_run_is_not_written_again(folder: Path) -> None:

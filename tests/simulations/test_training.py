@@ -130,7 +130,7 @@ def test_run_ends_where_empty_rounds_follow_each_other_or_are_all(
     with pytest.raises(EmptyRoundsError, match="this round is lost"):
         run_failing(tmp_path, num_rounds, *lost)
     assert not (tmp_path / "summary.json").exists()
-    assert len(read_rounds(tmp_path)) == done
+    assert len([row for row in read_rounds(tmp_path) if row["accuracy"] is not None]) == done
 
 
 def test_a_client_without_a_place_says_what_it_lacks(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import (
     Choice,
     EmptyRoundsError,
+    RoundRobin,
     SelectionError,
     SelectionRule,
     SelectionStrategy,
@@ -209,3 +210,24 @@ def test_an_error_that_tells_whose_it_is_passes_as_it_is(function, error) -> Non
     with pytest.raises(type(error)) as caught:
         run_base(Faulty(function, error), Plain())
     assert caught.value is error
+
+
+@pytest.mark.parametrize("name", ["evaluate_fn", "should_stop"])
+@pytest.mark.parametrize("resumed", [False, True])
+def test_an_error_of_the_apps_own_function_passes_as_it_is_and_says_in_which_round(
+    name: str, resumed: bool, tmp_path
+) -> None:
+    def broken(number: int, given: Any) -> None:
+        if number == 3:
+            raise KeyError("zz")
+
+    def run(rounds: int, **functions: Any) -> None:
+        strategy = RoundRobin(FedAvg(fraction_evaluate=0.0), checkpoint=tmp_path)
+        grid = InProcessGrid(numpy_app.make_app(summary_mod), 4)
+        strategy.start(grid, numpy_app.initial_arrays(), num_rounds=rounds, **functions)
+
+    if resumed:
+        run(2)
+    with pytest.raises(KeyError) as raised:
+        run(4, **{name: broken})
+    assert raised.value.__notes__ == [f"raised by {name} in round 3"]
