@@ -59,7 +59,12 @@ def read_array(array: Array) -> np.ndarray:
     if len(array.data) - start != size:
         raise ValueError(f"{len(array.data) - start} bytes of values, but the header says {size}")
     flat = np.frombuffer(array.data, dtype=dtype, offset=start)
-    return flat.reshape(shape, order="F" if fortran else "C")
+    if dtype.kind == "b" and (flat.view(np.uint8) > 1).any():
+        raise ValueError("a bool that is neither 0 nor 1")
+    try:
+        return flat.reshape(shape, order="F" if fortran else "C")
+    except (TypeError, ValueError, OverflowError):  # lengths that are bools, negative or too large
+        raise ValueError(f"no array has the shape {shape}") from None
 
 
 @lru_cache(maxsize=1 << 10)  # parsing takes as long as the values, and most headers are alike

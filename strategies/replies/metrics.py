@@ -8,7 +8,7 @@ have what it likes: the base strategy is given those that most of them report.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
 
@@ -24,6 +24,7 @@ from ..rule import Metrics
 __all__ = ["CommonMetrics", "Required", "numbers"]
 
 _NAMED = 5  # metrics in a note
+_MOST = 1e20  # of such a metric: QFedAvg weighs by powers of a loss, which must stay finite
 _NORM_BIT = "norm_bit"  # what Flower's adaptive clipping on the client side reports
 
 Key = tuple[str, str]
@@ -46,7 +47,7 @@ class Required:
     max_weight : float
         The most that it may be.
     others : tuple of str
-        Names of the others; their values must not be negative.
+        Names of the others; their values must be from 0 to 1e20.
     equal_weights : bool
         Whether all weights must be equal, for the sake of an account of privacy.
     """
@@ -88,10 +89,10 @@ class Required:
                 f"{self.max_weight:g}"
             )
         for name in self.others:
-            if not 0 <= metrics.get(name, -1.0) < math.inf:
+            if not 0 <= metrics.get(name, -1.0) <= _MOST:
                 raise ValueError(
                     f"{name} is {metrics.get(name, 'absent')}, but the base strategy needs a "
-                    "number that is not negative"
+                    f"number from 0 to {_MOST:g}"
                 )
 
     def odd_weights(self, contents: Mapping[str, RecordDict]) -> dict[str, str]:
@@ -152,7 +153,7 @@ class CommonMetrics:
         """
         if not contents:
             return []
-        names = [_rename(contents, kind, self.layout) for kind in ("array", "metric")]
+        names = _rename(contents, self.layout)
         found = {client: _entries(content) for client, content in contents.items()}
         votes = Counter((*key, _form(v)) for row in found.values() for key, v in row.items())
         half = len(contents) / 2
@@ -178,7 +179,7 @@ class CommonMetrics:
         for client, content in contents.items():
             _replace(content, found[client], kept[client])
         self.layout = (
-            *(name for name in names if name),
+            *names,
             *((*key, form) for key, form in usual.items()),
         )
         return self._told_once(
@@ -205,27 +206,24 @@ class CommonMetrics:
         return notes
 
 
-def _rename(
-    contents: Mapping[str, RecordDict], kind: str, layout: tuple[object, ...]
-) -> str | None:
-    """Name the one array or metric record of all replies alike; None if one has several."""
-    names = {client: list(_records(content, kind)) for client, content in contents.items()}
-    if any(len(own) != 1 for own in names.values()):
-        return None
-    counts = Counter(name for (name,) in names.values())
-    counts.update(name for name in counts if name in layout)  # those of the last round have a vote
+def _rename(contents: Mapping[str, RecordDict], layout: tuple[object, ...]) -> tuple[str, ...]:
+    """Name the array record and the metric record of all replies alike, and return the names.
+
+    Both at once: a reply may have either under the other's name. A kind of record of which a reply
+    has none or several keeps its names.
+    """
+    named = {c: (list(r.array_records), list(r.metric_records)) for c, r in contents.items()}
+    single = [kind for kind in (0, 1) if all(len(own[kind]) == 1 for own in named.values())]
+    names = {client: tuple(own[kind][0] for kind in single) for client, own in named.items()}
+    counts = Counter(names.values())
+    # Those of the last round have a vote.
+    counts.update(own for own in list(counts) if all(name in layout for name in own))
     usual = max(counts, key=counts.__getitem__)
-    for client, (name,) in names.items():
-        if name != usual:
-            content = contents[client]
-            record = content[name]
-            del content[name]
-            content[usual] = record
+    for client, own in names.items():
+        if own != usual:
+            records = [contents[client].pop(name) for name in own]
+            contents[client].update(zip(usual, records, strict=True))
     return usual
-
-
-def _records(content: RecordDict, kind: str) -> Iterable[str]:
-    return list(content.array_records if kind == "array" else content.metric_records)
 
 
 def _entries(content: RecordDict) -> dict[Key, object]:

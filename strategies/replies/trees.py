@@ -37,7 +37,7 @@ def check_trees(data: bytes) -> None:
             and len(starts) > 0
             and all(isinstance(start, int) for start in starts)
         )
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise ValueError(f"no tree ensemble in XGBoost's JSON: {type(error).__name__}") from None
     if not sound:
         raise ValueError("no tree ensemble in XGBoost's JSON: its numbers of trees do not agree")

@@ -167,15 +167,22 @@ class UpdateChecks:
                 check_trees(read_array(array).tobytes())
         if sketches is not None:  # of what the client made, in whatever precision
             sketches.check(client, self.weights, content)
-        if others:
-            self._convert(content, others)
+        self._convert(content, others)
         self.required.check(content)
 
     def _convert(self, content: RecordDict, others: Mapping[str, np.ndarray]) -> None:
-        """Give arrays of another precision that of the model, which would else take on theirs."""
+        """Give an update the model's precision, which would else take on its, and its order.
+
+        Some of Flower's strategies go by the places of arrays, not by their names.
+        """
         ((name, arrays),) = content.array_records.items()
-        converted = {key: Array(np.asarray(values)) for key, values in others.items()}
-        content[name] = ArrayRecord({**arrays, **converted})
+        if others or list(arrays) != list(self.weights):
+            content[name] = ArrayRecord(
+                {
+                    key: Array(np.asarray(others[key])) if key in others else arrays[key]
+                    for key in self.weights
+                }
+            )
 
     def _clip(self, content: RecordDict, norm: float) -> bool:
         (name, arrays), *_ = content.array_records.items()

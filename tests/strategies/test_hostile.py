@@ -106,6 +106,11 @@ class Hostile(InProcessGrid):
         return content
 
     def bend_records(self, content: RecordDict) -> None:
+        if self.dice.random() < 0.2:  # the same records under one another's names
+            names = list(content)
+            records = [content.pop(name) for name in names]
+            content.update(zip(names, reversed(records), strict=True))
+            return
         if content and self.dice.random() < 0.5:
             del content[self.dice.choice(list(content))]
         name = self.dice.choice(["arrays", SUMMARY, MARKER, "metrics", "config", self.text()])
@@ -125,7 +130,10 @@ class Hostile(InProcessGrid):
             record[key] = value
 
     def bend_arrays(self, content: RecordDict) -> None:
-        for record in content.array_records.values():
+        for key, record in list(content.array_records.items()):
+            if self.dice.random() < 0.1:  # another order
+                record = ArrayRecord(dict(reversed(record.items())))
+                content[key] = record
             name = self.dice.choice([*record, *record, "neck", ""])
             if self.dice.random() < 0.3 and name in record:
                 record[name] = self.like(record[name])
@@ -169,7 +177,8 @@ class Hostile(InProcessGrid):
         elif kind == 2:
             data += bytes(self.dice.randrange(1, 2000))
         elif kind == 3:  # a header that promises the world
-            data = data.replace(b"(", b"(9999999999,"[: self.dice.randrange(2, 12)], 1)
+            forged = [b"(9999999999,"[: self.dice.randrange(2, 12)], b"(True,", b"(-1,"]
+            data = data.replace(b"(", self.dice.choice(forged), 1)
         elif kind == 4:  # values that are not finite
             special = np.array([np.nan, np.inf, -np.inf, 3e38], np.float32)
             data[-4:] = special[self.dice.randrange(4)].tobytes()

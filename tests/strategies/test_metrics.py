@@ -24,6 +24,7 @@ from pncs_flower.strategies import PNCS, EmptyRoundsError, Oort, RoundRobin, Sel
 
 NAN, INF = float("nan"), float("inf")
 ONLY_TRAIN = {"fraction_evaluate": 0.0}
+pytestmark = pytest.mark.usefixtures("quick_collection")
 HUGE = 10**400  # no float64, and no protocol buffer either; in one process it may come all the same
 
 
@@ -165,6 +166,18 @@ def test_a_record_of_another_name_counts_as_the_others(kind):
     assert result.arrays == plain.arrays
 
 
+def test_records_under_one_anothers_names_count_as_the_others():
+    def swap(content):
+        arrays, metrics = content.pop("arrays"), content.pop("metrics")
+        content["metrics"], content["arrays"] = arrays, metrics
+
+    strategy = RoundRobin(FedAvg(**ONLY_TRAIN), num_selected=4)
+    result = run("train", with_update(swap), strategy)
+    plain = run("train", lambda m, reply: reply, RoundRobin(FedAvg(**ONLY_TRAIN), num_selected=4))
+    assert all(record.delivered == ["0", "1", "2", "3"] for record in strategy.history)
+    assert result.arrays == plain.arrays
+
+
 def test_an_app_of_the_older_kind_may_report_nan(monkeypatch):
     fit = client_fn_app.TargetClient.fit
 
@@ -200,7 +213,7 @@ def test_a_rule_does_not_take_a_stand_in_for_what_a_client_has_said():
     assert seen[0]["0"]["loss"] == 1.0
 
 
-@pytest.mark.parametrize("loss", [NAN, INF, -1.0, [1.0], None], ids=str)
+@pytest.mark.parametrize("loss", [NAN, INF, -1.0, 1e200, [1.0], None], ids=str)
 def test_the_loss_that_a_fair_base_weighs_by_must_be_there(loss):
     odd = {} if loss is None else {"train_loss": loss}
 

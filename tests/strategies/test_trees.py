@@ -98,6 +98,7 @@ WRONG = {
     "deep": b"[" * 100_000,
     "no trees": ensemble(),
     "fewer trees than it says": ensemble("a").replace(b'"num_trees": "1"', b'"num_trees": "9"'),
+    "more trees than any number": ensemble("a").replace(b'"num_trees": "1"', b'"num_trees": 1e999'),
     "trees that are none": ensemble("a").replace(b'"trees": [{', b'"trees": [7, {'),
     "more at once than it has": ensemble("a").replace(b'tree": "1"', b'tree": "8"'),
     "starts that are none": ensemble("a").replace(b"[0, 1]", b"[]"),

@@ -9,6 +9,7 @@ from culprits import culprit_sends, with_update
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import (
     Bulyan,
+    DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
     FedAvg,
     FedAvgM,
@@ -18,6 +19,7 @@ from flwr.serverapp.strategy import (
     FedYogi,
     Krum,
     MultiKrum,
+    QFedAvg,
 )
 
 from pncs_flower.clients import summary_mod
@@ -25,6 +27,7 @@ from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS, GradientMemory, RoundRobin, UniformSelection
 
 ONLY_TRAIN = {"fraction_evaluate": 0.0}
+pytestmark = pytest.mark.usefixtures("quick_collection")
 BASES = {
     "FedAvg": FedAvg,
     "FedAdam": FedAdam,
@@ -150,6 +153,75 @@ def test_numbers_of_another_width_or_byte_order_are_given_the_models(name, dtype
     result = run(strategy, changed(name, change))
     assert [record.delivered for record in strategy.history] == [["0", "1", "2", "3"]] * 2
     kinds_app.assert_same_kinds(result.arrays)
+
+
+def header_says(shape, size=0):
+    """Return a change to an array of float32 whose header says any shape, as no NumPy does."""
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(size)
+    return lambda array: Array(array.dtype, array.shape, array.stype, data)
+
+
+def with_bytes(end):
+    return lambda a: Array(a.dtype, a.shape, a.stype, a.data[: -len(end)] + end)
+
+
+FORGED = {
+    "a length that is a bool": ("temperature", header_says("(True,)", 4)),
+    "a length that is too large": ("unused.weight", header_says(f"(0, {10**30})")),
+    "a length below zero": ("unused.weight", header_says("(-1, 0)")),
+    "two lengths below zero": ("half.weight", header_says("(-1, -1)", 4)),
+    "too many lengths": ("unused.weight", header_says("(" + "1," * 70 + "0)")),
+    "bools that are neither 0 nor 1": ("mask", with_bytes(b"\x07")),
+    "a bool that is neither 0 nor 1": ("flag", with_bytes(b"\xff")),
+}
+
+
+@pytest.mark.parametrize(("name", "change"), FORGED.values(), ids=FORGED)
+def test_an_array_whose_bytes_are_none_of_numpys_is_left_out(name, change):
+    def replace(content):
+        content["arrays"] = ArrayRecord(
+            {n: change(a) if n == name else a for n, a in content["arrays"].items()}
+        )
+
+    strategy = RoundRobin(Krum(**ONLY_TRAIN), num_selected=4)
+    run(strategy, with_update(replace))
+    for record in strategy.history:
+        assert record.delivered == ["0", "2", "3"]
+        assert f"array {name!r}" in record.rejected["1"]
+
+
+class OfFloats:
+    """The app on those arrays that all of Flower's strategies can take."""
+
+    make_app = staticmethod(kinds_app.make_app)
+
+    @staticmethod
+    def initial_arrays():
+        return ArrayRecord({n: Array(kinds_app.ARRAYS[n].copy()) for n in kinds_app.FLOATS})
+
+
+BY_PLACE = {
+    **BASES,
+    "QFedAvg": lambda **o: QFedAvg(client_learning_rate=0.5, train_loss_key="loss", **o),
+    "clipping": lambda **o: DifferentialPrivacyServerSideFixedClipping(FedAvg(**o), 0.0, 1e3, 4),
+}
+
+
+@pytest.mark.parametrize("base", BY_PLACE.values(), ids=BY_PLACE)
+def test_arrays_in_another_order_are_put_in_the_models(base):
+    """Some of Flower's strategies go by the places of arrays."""
+
+    def turn(content):
+        content["arrays"] = ArrayRecord(dict(reversed(content["arrays"].items())))
+
+    results = []
+    for answer in (with_update(turn), None):
+        strategy = RoundRobin(base(**ONLY_TRAIN), num_selected=4)
+        results.append(run(strategy, answer, rounds=3, app=OfFloats).arrays)
+        assert not any(record.rejected for record in strategy.history)
+    assert results[0] == results[1]
+    assert list(results[0]) == list(kinds_app.FLOATS)
 
 
 @pytest.mark.parametrize("base", BASES.values(), ids=BASES)
