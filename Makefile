@@ -13,8 +13,11 @@ TREE := build/lint
 run: $(INSTALLED)
 	$(BIN)/pncs run
 
+# The quick tests on all cores; then, one after the other, those that start Flower and Ray, whose time
+# limits two at once would not keep.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile
+	$(BIN)/python -m pytest -m slow
 
 # The longest tests in full; `make test` runs them at reduced size.
 soak: $(INSTALLED)
