@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pncs_flower.clients.pytorch import CHUNK
+from pncs_flower.clients.pieces import CHUNK
 
 from ..config import Config
 from ..task import Inputs, empty_model

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pncs_flower.clients.device import choose_device, compute_in
-from pncs_flower.clients.pytorch import CHUNK
+from pncs_flower.clients.pieces import Pieces
 from pncs_flower.strategies import EmptyRoundsError, RoundRecord
 
 from ..config import Config
@@ -38,8 +38,8 @@ def evaluate(
     model.eval()
     correct, loss = 0, 0.0
     with torch.inference_mode(), compute_in(precision, images.device):
-        for chunk, answers in zip(images.split(CHUNK), labels.split(CHUNK), strict=True):
-            logits = model(chunk)
+        for inputs, answers in Pieces(model, (images, labels)).of((images, labels)):
+            logits = model(inputs)
             correct += int((logits.argmax(1) == answers).sum())
             loss += float(cross_entropy(logits, answers, reduction="sum"))
     return correct / len(labels), loss / len(labels)

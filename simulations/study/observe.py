@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pncs_flower.clients.pytorch import full_batch_gradient
+from pncs_flower.clients.training import full_batch_gradient
 from pncs_flower.files import replacing
 
 from ..config import Config

@@ -7,8 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from pncs_flower.clients import pytorch
-from pncs_flower.clients.pytorch import LocalTraining, full_batch_gradient, local_sgd
+from pncs_flower.clients import pieces
+from pncs_flower.clients.training import (
+    LocalTraining,
+    full_batch_gradient,
+    local_sgd,
+    mean_loss,
+)
 
 
 def flat() -> nn.Module:
@@ -74,7 +79,7 @@ def test_last_batch_of_one_is_joined_to_the_one_before(make: Any, count: int, ba
 def test_last_piece_of_one_of_a_large_pass_is_joined(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pytorch, "CHUNK", 8)
+    monkeypatch.setattr(pieces, "CHUNK", 8)
     model = made(make)
     gradient = full_batch_gradient(model, examples(model, 17), seed=3)
     assert all(torch.isfinite(value).all() for value in gradient.values())
@@ -112,8 +117,53 @@ def test_looking_at_a_model_leaves_no_trace() -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     torch.manual_seed(5)
     state = torch.get_rng_state()
-    assert pytorch._Parts(model, examples(model, 9)).sizes(9, 8) == [9]
+    assert pieces.Pieces(model, examples(model, 9)).sizes(9, 8) == [9]
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(before[n], value) for n, value in model.state_dict().items())
     assert all(module.training for module in model.modules())
+    pieces.Pieces(model.eval(), examples(model, 9)).sizes(9, 8)
+    assert not any(module.training for module in model.modules())
     assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("make", [flat, pooled])
+@pytest.mark.parametrize(
+    ("count", "batch", "problem", "remedy"),
+    [
+        (1, 0, "there is one example", "leave this client out"),
+        (1, 8, "there is one example", "leave this client out"),
+        (4, 1, "batch-size is 1", "set it to 2 or more"),
+    ],
+)
+def test_one_example_or_one_at_a_time_is_told_with_the_remedy(
+    make: Any, count: int, batch: int, problem: str, remedy: str
+) -> None:
+    model = made(make)
+    told = f"{problem}, but the model's batch normalization needs two values .*: {remedy}"
+    with pytest.raises(ValueError, match=told):
+        local_sgd(model, examples(model, count), LocalTraining(batch_size=batch), seed=3)
+    if count == 1:
+        with pytest.raises(ValueError, match=told):
+            full_batch_gradient(model, examples(model, count), seed=3)
+        mean_loss(model, examples(model, count))  # by its running statistics
+
+
+def without_statistics() -> nn.Module:
+    norm = nn.BatchNorm1d(5, track_running_stats=False)
+    return nn.Sequential(nn.Linear(6, 5), norm, nn.Linear(5, 3))
+
+
+def test_a_loss_by_the_statistics_of_a_last_piece_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "CHUNK", 8)
+    model = made(without_statistics)
+    assert 0 < mean_loss(model, examples(model, 17)) < 100
+    with pytest.raises(ValueError, match="there is one example"):
+        mean_loss(model, examples(model, 1))
+
+
+@pytest.mark.parametrize("make", [plain, wide, lambda: Frozen(*flat())])  # type: ignore[misc]
+@pytest.mark.parametrize(("count", "batch"), [(1, 0), (4, 1)])
+def test_other_models_train_on_one_example(make: Any, count: int, batch: int) -> None:
+    model = made(make)
+    loss = local_sgd(model, examples(model, count), LocalTraining(batch_size=batch), seed=3)
+    assert 0 < loss < 100

@@ -19,15 +19,15 @@ from pncs_flower.clients.device import (  # noqa: E402
     compute_in,
     granted_gpus,
 )
-from pncs_flower.clients.pytorch import (  # noqa: E402
+from pncs_flower.clients.pytorch import _LastParsed, pytorch_client  # noqa: E402
+from pncs_flower.clients.training import (  # noqa: E402
     LocalTraining,
-    _LastParsed,
     full_batch_gradient,
     local_sgd,
     mean_loss,
-    pytorch_client,
 )
 from pncs_flower.simulations.run.in_process import InProcessGrid  # noqa: E402
+from pncs_flower.simulations.run.training import evaluate  # noqa: E402
 from pncs_flower.strategies import PNCS  # noqa: E402
 
 
@@ -198,6 +198,10 @@ def test_loss_falls():
     ("options", "message"),
     [
         ({"lr": 0.0}, "lr is 0"),
+        ({"lr": float("inf")}, "lr is inf"),
+        ({"lr": float("nan")}, "lr is nan"),
+        ({"momentum": float("nan")}, "momentum is nan"),
+        ({"momentum": float("inf")}, "momentum is inf"),
         ({"momentum": -0.1}, "momentum is -0.1"),
         ({"local_epochs": 0}, "local-epochs is 0"),
         ({"batch_size": -1}, "batch-size is -1"),
@@ -206,6 +210,47 @@ def test_loss_falls():
 def test_setting_out_of_range(options, message):
     with pytest.raises(ValueError, match=message):
         LocalTraining(**options)
+
+
+PASSES = {
+    "steps on all": lambda model, some: local_sgd(model, some, LocalTraining(0.1, 0, 2, 0), seed=1),
+    "steps on batches": lambda model, some: local_sgd(model, some, LocalTraining(0.1), seed=1),
+    "gradient": lambda model, some: full_batch_gradient(model, some, seed=1),
+    "loss": mean_loss,
+    "evaluation": lambda model, some: evaluate(model, *some),
+}
+
+
+def cross_entropy_in_place(outputs, targets):
+    loss = nn.functional.cross_entropy(outputs, targets.clone())
+    targets.zero_()
+    return loss
+
+
+@pytest.mark.parametrize("name", PASSES)
+@pytest.mark.parametrize("count", [40, 2500])
+def test_a_model_that_works_in_place_on_its_inputs_leaves_the_examples_as_they_were(name, count):
+    """A client keeps its examples, and the server those of its evaluation, for the next round."""
+    torch.manual_seed(11)
+    in_place = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(5, 3))
+    beside = nn.Sequential(nn.ReLU(), nn.Linear(5, 3))
+    beside.load_state_dict(in_place.state_dict())
+    some, (inputs, targets) = examples(count), examples(count)
+    first, expected = PASSES[name](in_place, some), PASSES[name](beside, (inputs, targets))
+    assert torch.equal(some[0], inputs)
+    assert torch.equal(some[1], targets)
+    if isinstance(first, dict):
+        assert all(torch.equal(value, expected[key]) for key, value in first.items())
+    else:
+        assert first == expected
+
+
+def test_a_loss_function_that_works_in_place_on_the_targets_leaves_them_as_they_were():
+    model, some = seeded_model(), examples()
+    full_batch_gradient(model, some, 1, cross_entropy_in_place)
+    local_sgd(model, some, LocalTraining(batch_size=0), 1, cross_entropy_in_place)
+    mean_loss(model, some, cross_entropy_in_place)
+    assert torch.equal(some[1], examples()[1])
 
 
 def run(summary: str, threads_before: int = 2) -> tuple[list[list[str]], ArrayRecord]:
@@ -226,6 +271,22 @@ def test_gradient_and_update_of_one_full_batch_step_choose_the_same_clients():
 def test_bits_do_not_depend_on_the_threads_of_the_process_and_they_stay_as_they_were():
     assert run("update", threads_before=1) == run("update", threads_before=2)
     assert torch.get_num_threads() == 2
+
+
+def test_no_algorithm_is_chosen_by_its_speed_and_the_process_stays_as_it_was(monkeypatch):
+    cudnn = torch.backends.cudnn
+    monkeypatch.setattr(cudnn, "benchmark", True)
+    seen = []
+
+    def loss(outputs, targets):
+        seen.append((cudnn.deterministic, cudnn.benchmark))
+        return nn.functional.cross_entropy(outputs, targets)
+
+    grid = InProcessGrid(pytorch_client(make_model, load_examples, loss), 2, {"device": "cpu"})
+    strategy = PNCS(FedAvg(fraction_evaluate=0.0))
+    strategy.start(grid, ArrayRecord(seeded_model().state_dict()), num_rounds=1)
+    assert set(seen) == {(True, False)}
+    assert (cudnn.deterministic, cudnn.benchmark) == (False, True)
 
 
 def test_loss_asked_for_is_the_mean_over_the_local_examples():

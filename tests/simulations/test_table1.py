@@ -14,7 +14,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from pncs_flower import cosine
-from pncs_flower.clients.pytorch import full_batch_gradient
+from pncs_flower.clients.training import full_batch_gradient
 from pncs_flower.files import PARTIAL
 from pncs_flower.protocol import client_order
 from pncs_flower.simulations.cli import app
