@@ -1,5 +1,6 @@
 """A run that is killed and started again ends as if nothing had happened."""
 
+import io
 import json
 import os
 import random
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -137,6 +139,32 @@ def test_all_checkpoints_damaged_is_an_error_that_says_what_to_do(tmp_path):
         path.write_bytes(b"")
     with pytest.raises(ValueError, match="Remove that folder to start from the first round"):
         start(tmp_path, 6)
+
+
+class Payload:
+    """What runs code when it is read as a pickle."""
+
+    def __init__(self, made: Path) -> None:
+        self.made = made
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.made),)
+
+
+def test_pickle_in_a_checkpoint_with_the_right_checksum_is_not_read(tmp_path):
+    payload = np.array([Payload(tmp_path / "made")])
+    start(tmp_path, 2)
+    for path in tmp_path.glob("*.checkpoint"):
+        head, _, body = path.read_bytes().partition(b"\n")
+        with np.load(io.BytesIO(body), allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        changed = io.BytesIO()
+        np.savez(changed, **arrays | {"array-0": payload})
+        head = head.rpartition(b" ")[0] + b" " + sha256(changed.getvalue()).hexdigest().encode()
+        path.write_bytes(head + b"\n" + changed.getvalue())
+    with pytest.raises(ValueError, match="Object arrays cannot be loaded"):
+        start(tmp_path, 3)
+    assert not payload[0].made.exists()
 
 
 def test_a_folder_with_the_name_of_a_checkpoint_is_none(tmp_path):
