@@ -28,7 +28,7 @@ from ..errors import TooFewClientsError
 from ..replies.arrays import read_array
 from .grid import ProxyGrid, only_array
 
-__all__ = ["Instruction", "LegacyBase", "Outcome"]
+__all__ = ["Failure", "LegacyBase"]
 
 Instruction = FitIns | EvaluateIns
 Outcome = FitRes | EvaluateRes

@@ -70,15 +70,23 @@ class ProxyGrid(Grid):
             give_id(message)
             # A client that never answers keeps its thread, which must not keep the process.
             threading.Thread(
-                target=self._ask, args=(message, timeout, answers.put), daemon=True
+                target=self._ask,
+                args=(message, _request(message.content), timeout, answers.put),
+                daemon=True,
             ).start()
         return _take(answers, len(asked), timeout)
 
-    def _ask(self, message: Message, timeout: float | None, put: Callable[[Message], None]) -> None:
+    def _ask(
+        self,
+        message: Message,
+        request: GetPropertiesIns,
+        timeout: float | None,
+        put: Callable[[Message], None],
+    ) -> None:
         proxy = self.proxies[message.metadata.dst_node_id]
         group = int(message.metadata.group_id or 0)
         try:
-            result = proxy.get_properties(_request(message.content), timeout, group)
+            result = proxy.get_properties(request, timeout, group)
             put(Message(_answer(result), reply_to=message))
         # Whatever goes wrong with one client, in the network or in its app, is its error reply.
         except Exception as error:

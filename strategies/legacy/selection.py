@@ -22,13 +22,12 @@ from ..grids.exchange import content_bytes
 from ..grids.releases import set_task_identity
 from ..record import RoundRecord
 from ..selection import SelectionStrategy
-from .base import LegacyBase
+from .base import Failure, LegacyBase
 from .grid import ProxyGrid, give_id
 
 __all__ = ["LegacySelection"]
 
 _RUN_ID = 1
-Failure = tuple[ClientProxy, Any] | BaseException
 
 
 class LegacySelection(Strategy):

@@ -6,7 +6,7 @@ import re
 import sys
 import threading
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import Enum
 from functools import partial
@@ -20,7 +20,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from ..errors import UnsavableError
 from .objects import (
-    MAPPINGS,
+    CONTAINERS,
     Parts,
     content_of,
     fill,
@@ -43,7 +43,8 @@ _SETTINGS = (
     *(FunctionType, type, ModuleType, logging.Logger, np.ufunc, re.Pattern),
     *(type(threading.Lock()), type(threading.RLock())),
 )
-_FACTORIES = {kind.__name__: kind for kind in (list, dict, set, tuple, int, float, str, bool)}
+_FACTORIES = {kind.__name__: kind for kind in (list, dict, set, deque, int, float, str, bool)}
+_RECORDS = (ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 _WITH_ATTRIBUTES = (OrderedDict, Counter, partial)  # which they may have, as a state_dict has
 
@@ -244,23 +245,20 @@ def _make_flower_array(parts: list[Any]) -> Array:
     return Array(dtype, tuple(shape), stype, data.tobytes())
 
 
-def _content(name: str, kind: type) -> tuple[str, Kind]:
-    return name, Kind(partial(content_of, kind), partial(fill, kind, kind), kind)
+def _container(kind: type) -> Kind:
+    return Kind(partial(content_of, kind), partial(fill, kind, kind), kind)
 
 
-def _record(name: str, kind: Any) -> tuple[str, Kind]:
-    def parts(value: Any) -> Iterable[tuple[str, Any]]:
-        return content_of(dict, dict(value))
-
-    def make(parts: list[Any]) -> Any:
-        return kind(fill(dict, dict, parts))
-
-    return name, Kind(parts, make, kind)
+def _record(kind: Any) -> Kind:
+    return Kind(
+        lambda value: content_of(dict, dict(value)),
+        lambda parts: kind(fill(dict, dict, parts)),
+        kind,
+    )
 
 
 KINDS: dict[str, Kind] = {
-    **dict([_content(kind.__name__, kind) for kind in MAPPINGS]),
-    **dict([_content(kind.__name__, kind) for kind in (deque, list, set, tuple, frozenset)]),
+    **{kind.__name__: _container(kind) for kind in CONTAINERS},
     "bytes": Kind(lambda v: _plain(v.hex()), lambda parts: bytes.fromhex(parts[0]), bytes),
     "factory": Kind(lambda v: _plain(v.__name__), lambda parts: _FACTORIES[parts[0]]),
     "path": Kind(lambda v: _plain(str(v)), lambda parts: Path(*parts), type(Path())),
@@ -293,14 +291,7 @@ KINDS: dict[str, Kind] = {
     "storage": Kind(_parts_of_storage, _make_storage),
     "tensor": Kind(_parts_of_tensor, _make_tensor),
     "flower-array": Kind(_parts_of_flower_array, _make_flower_array, Array),
-    **dict(
-        [
-            _record("array-record", ArrayRecord),
-            _record("config-record", ConfigRecord),
-            _record("metric-record", MetricRecord),
-            _record("record-dict", RecordDict),
-        ]
-    ),
+    **{kind.__name__: _record(kind) for kind in _RECORDS},
 }
 """All but NumPy's arrays, which lie beside the JSON."""
 

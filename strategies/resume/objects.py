@@ -7,7 +7,7 @@ from enum import Enum, Flag
 from typing import Any
 
 __all__ = [
-    "MAPPINGS",
+    "CONTAINERS",
     "Parts",
     "attributes",
     "content_of",
@@ -22,8 +22,9 @@ __all__ = [
 
 Parts = Iterable[tuple[str, Any]]
 
-MAPPINGS = (OrderedDict, defaultdict, Counter, dict)
-_CONTAINERS = (*MAPPINGS, deque, list, set, tuple, frozenset)
+CONTAINERS = (OrderedDict, defaultdict, Counter, dict, deque, list, set, tuple, frozenset)
+"""Classes of Python's that hold others; those before their bases."""
+
 # Whose own ways of copying do nothing that matters: dataclasses with slots, networks.
 _HARMLESS = ("dataclasses", "torch.nn.modules.module")
 _HIDDEN = "the class cannot be found by its name, so it must stand outside of functions"
@@ -152,7 +153,7 @@ def _find(module: str, name: str) -> type | None:
 
 def _base(kind: type) -> Any:
     """Return the class of Python's own that holds an object's content."""
-    return next((base for base in _CONTAINERS if issubclass(kind, base)), object)
+    return next((base for base in CONTAINERS if issubclass(kind, base)), object)
 
 
 def _problem(kind: type, base: Any) -> str:

@@ -1,6 +1,6 @@
 """What a run must have in common with one that it takes up, by name."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
 
@@ -25,7 +25,6 @@ MAY_DIFFER = frozenset(
 """The options that may be others when a run is taken up; so may num_rounds, and evaluate_fn."""
 
 _MOST = 5
-_NOTHING = "nothing"
 
 
 def settings_of(
@@ -53,19 +52,15 @@ def settings_of(
 
 def differences(saved: Mapping[str, Setting], given: Mapping[str, Setting]) -> str:
     """Return in words how settings differ; an empty text if they do not."""
-    nothing = [_NOTHING, ""]
+    nothing = ["nothing", ""]
     found = []
-    for name in _in_order(saved, given):
+    for name in dict.fromkeys([*saved, *given]):
         before, now = saved.get(name, nothing), given.get(name, nothing)
         if before[1] != now[1]:
             same = " (another one)" if before[0] == now[0] else ""
             found.append(f"{name}: saved {before[0]}, given {now[0]}{same}")
     more = f"; and {len(found) - _MOST} more" if len(found) > _MOST else ""
     return "; ".join(found[:_MOST]) + more
-
-
-def _in_order(*names: Iterable[str]) -> dict[str, None]:
-    return dict.fromkeys(name for some in names for name in some)
 
 
 def _release() -> str:
