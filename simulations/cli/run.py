@@ -2,7 +2,9 @@
 
 import contextlib
 import logging
+import os
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -51,8 +53,7 @@ def _names_grid(args: list[str]) -> bool:
     return any(
         text.lower().endswith(".toml")
         and not text.startswith("-")
-        and "=" not in text
-        and before not in ("--output", "--resume")
+        and (before == "--quick" or not before.startswith("-"))
         for before, text in pairwise(args)
     )
 
@@ -229,7 +230,21 @@ def bench(
 def main() -> None:
     """Run the command line."""
     write_what_cannot_be_shown()
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        if isinstance(end.code, int) and end.code > 128:
+            _end_now(end.code)
+        raise
+
+
+def _end_now(code: int) -> None:
+    """End with the code of a signal: all is cleaned up, and libraries' own ends may crash."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # a pipe that nobody reads any more
+            stream.flush()
+    os._exit(code)
 
 
 def _resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> tuple[Config, int]:

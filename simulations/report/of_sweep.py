@@ -6,7 +6,14 @@ from pathlib import Path
 import numpy as np
 
 from ..sweep.claims import judge
-from ..sweep.results import LAST, GridResults, compare, mean_interval, rounds_to_reach
+from ..sweep.results import (
+    LAST,
+    GridResults,
+    compare,
+    mean_interval,
+    percent,
+    rounds_to_reach,
+)
 from .figures import draw_choices, draw_curves, draw_similarities, run_with_similarities
 from .page import Row, picture, table, write_csv, write_page
 
@@ -79,6 +86,14 @@ def _about(results: GridResults) -> str:
         )
     if any(len({len(runs) for runs in lines.values()}) > 1 for lines in results.panels.values()):
         warnings.append("some means are over fewer seeds than others: compare by the paired tests")
+    if any(len(those) > 1 for those in _releases(results).values()):
+        warnings.append(
+            "some runs were made with other releases than others (see the settings), which may "
+            "have other results: delete the older files in cells and run again, to compare"
+        )
+    early = sum(len(run.trained) < len(run.rounds) for run in runs)
+    if early:
+        text += f" {early} of them stopped early, and count with the model that they ended with."
     boxes = "".join(f'<div class="warning">{warning}</div>' for warning in warnings)
     return f"<p>{escape(text)}</p>{boxes}"
 
@@ -137,8 +152,8 @@ def _bytes_per_round(results: GridResults) -> str:
     for panel, by_line in results.panels.items():
         for line, runs in by_line.items():
             means = [
-                sum(value for run in runs for row in run.rounds for value in pick(row).values())
-                / sum(len(run.rounds) for run in runs)
+                sum(value for run in runs for row in run.trained for value in pick(row).values())
+                / sum(len(run.trained) for run in runs)
                 for pick in (
                     lambda row: {k: v for k, v in row["bytes_up"].items() if k != "training"},
                     lambda row: {"": row["bytes_up"].get("training", 0)},
@@ -148,8 +163,9 @@ def _bytes_per_round(results: GridResults) -> str:
             ]
             rows.append([escape(results.row(panel, line)), *(f"{m / 1e3:,.1f}" for m in means)])
     caption = (
-        "kB in a round, all clients together, averaged over rounds and seeds. An update that a "
-        "client has kept since the pre-round is sent once only, if it is chosen."
+        "kB in a round, all clients together, averaged over the seeds and the rounds that were "
+        "trained. An update that a client has kept since the pre-round is sent once only, if it is "
+        "chosen."
     )
     headings = ["rule", "before the choice", "updates", "sent by clients", "sent to clients"]
     return table(headings, rows, caption)
@@ -249,7 +265,7 @@ def _targets(results: GridResults) -> str:
         "Median round over seeds, and how many runs reach it at all; a run that does not counts as "
         "later than all rounds."
     )
-    return table(["rule", *(f"{target:.0%}" for target in targets)], rows, caption)
+    return table(["rule", *map(percent, targets)], rows, caption)
 
 
 def _tests(results: GridResults) -> str:
@@ -293,7 +309,8 @@ def _settings(results: GridResults) -> str:
     for key in keys:
         values = dict.fromkeys(str(run.cell["settings"].get(key, "-")) for run in runs)
         (shared if len(values) == 1 else differing).append([escape(key), escape(", ".join(values))])
-    versions = ", ".join(f"{k} {v}" for k, v in runs[0].summary["versions"].items())
+    releases = _releases(results)
+    versions = ", ".join(f"{name} {' and '.join(those)}" for name, those in releases.items())
     commands = "".join(
         f"<li>{escape(run.cell['panel'])}, {escape(run.cell['line'])}, seed {run.cell['seed']}: "
         f"<code>{escape(run.cell['command'])}</code></li>"
@@ -305,6 +322,15 @@ def _settings(results: GridResults) -> str:
         + table(["setting", "value"], shared, "What all runs share.")
         + f"<details><summary>The command for each run alone</summary><ul>{commands}</ul></details>"
     )
+
+
+def _releases(results: GridResults) -> dict[str, list[str]]:
+    """Return the releases of each library that the runs were made with."""
+    found: dict[str, dict[str, None]] = {}
+    for run in results.runs:
+        for name, release in run.summary["versions"].items():
+            found.setdefault(name, {})[release] = None
+    return {name: list(those) for name, those in found.items()}
 
 
 def _write_csv(folder: Path, results: GridResults) -> None:

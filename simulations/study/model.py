@@ -21,7 +21,7 @@ class PairModel:
     Attributes
     ----------
     features : tuple of str
-        Names from `pair_features.FEATURES`.
+        Names from `features.FEATURES`.
     means, deviations, weights : tuple of float
         For each feature, what is taken off it, what it is divided by, and its weight.
     """

@@ -29,7 +29,7 @@ class Observations:
     Attributes
     ----------
     features : mapping of str to np.ndarray
-        For each of `pair_features.FEATURES`, shape (rounds, pairs).
+        For each of `features.FEATURES`, shape (rounds, pairs).
     accuracy, loss : np.ndarray
         Shape (rounds, pairs): of the model after a step with the mean gradient of the pair, on the
         examples that the settings say.
@@ -135,6 +135,7 @@ def read_observations(path: Path) -> Observations:
     try:
         with np.load(path, allow_pickle=False) as file:
             features, accuracy, loss = (file[name] for name in ("features", "accuracy", "loss"))
-    except (OSError, KeyError, ValueError, EOFError, BadZipFile) as error:
+        by_name = dict(zip(FEATURES, features, strict=True))
+    except (OSError, KeyError, TypeError, ValueError, EOFError, BadZipFile) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it and run again") from None
-    return Observations(dict(zip(FEATURES, features, strict=True)), accuracy, loss)
+    return Observations(by_name, accuracy, loss)

@@ -1,8 +1,10 @@
 """Table 1 of the paper: which feature of two gradients tells a good pair of clients."""
 
+import multiprocessing
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -152,7 +154,7 @@ def run_study(
             os.environ.setdefault(
                 "OMP_NUM_THREADS", "1"
             )  # a process for each, not all cores for each
-            with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            with _pool(workers) as pool:
                 running = {
                     pool.submit(observe_pairs, config, study.clients): key
                     for key, config in todo.items()
@@ -167,6 +169,20 @@ def run_study(
                 done += 1
                 on_run(done, len(files))
         return {key: read_observations(path) for key, path in files.items()}
+
+
+@contextmanager
+def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Offer processes that, if this one is stopped, are stopped at once, and begin nothing more."""
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    try:
+        yield pool
+    except BaseException:
+        for process in multiprocessing.active_children():
+            process.kill()
+        pool.shutdown(cancel_futures=True)
+        raise
+    pool.shutdown()
 
 
 def analyse(study: Study, observed: Mapping[tuple[int, int], Observations]) -> list[Row]:

@@ -41,9 +41,11 @@ def read_cell(path: Path) -> tuple[Row, list[Row], Row]:
         for text in (*texts, *summary["versions"].values()):
             _expect(isinstance(text, str), text)
         _expect(type(cell["seed"]) is int, cell["seed"])
+        _expect(type(wanted) is int, wanted)
+        early = cell["settings"].get("stop-after") and stopped_after(rounds) == len(numbers)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{_damaged(path)} ({one_line(error)})") from None
-    if cell["settings"].get("stop-after") and stopped_after(rounds) == len(numbers):
+    if early:
         rounds += after_the_stop(rounds, wanted)
         numbers += range(len(numbers) + 1, wanted + 1)
     if numbers != list(range(1, wanted + 1)):

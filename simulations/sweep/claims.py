@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .results import GridResults, Run, mean_interval, rounds_to_reach
+from .results import GridResults, Run, mean_interval, percent, rounds_to_reach
 
 __all__ = ["Verdict", "judge"]
 
@@ -15,10 +15,10 @@ Verdict = tuple[str, list[str]]
 
 
 def judge(claim: Mapping[str, Any], results: GridResults) -> Verdict:
-    """Hold a claim of `report_plan.check_claim` against the means over seeds.
+    """Hold a claim of `plan.check_claim` against the means over seeds.
 
-    A panel where a line has no result, or the runs end too early, is not judged; a claim that is
-    not judged in all panels at most holds in part.
+    A panel where a line has no result, or all lines have none, or where the runs end too early, is
+    not judged; a claim that is not judged in all panels at most holds in part.
     """
     judges: dict[str, Callable[[Mapping[str, Any], Lines, str], tuple[bool, str]]] = {
         "best": _best,
@@ -44,6 +44,9 @@ def judge(claim: Mapping[str, Any], results: GridResults) -> Verdict:
         holds, text = judges[claim["kind"]](claim, chosen, results.reference)
         outcomes.append(holds)
         numbers.append(results.row(panel, f"{'yes' if holds else 'no'}; {text}"))
+    for panel in results.lost:
+        outcomes.append(None)
+        numbers.append(f"{panel}: no result")
     if all(outcome is None for outcome in outcomes):
         return "not judged", numbers
     if all(outcomes):
@@ -81,7 +84,7 @@ def _sooner(claim: Mapping[str, Any], lines: Lines, reference: str) -> tuple[boo
         and all(median is None or median > claim["after"] for median in others)
     )
     shown = (f"{line} {'never' if m is None else f'{m:g}'}" for line, m in medians.items())
-    return holds, f"median round that reaches {claim['target']:.0%}: {', '.join(shown)}"
+    return holds, f"median round that reaches {percent(claim['target'])}: {', '.join(shown)}"
 
 
 def _ahead(claim: Mapping[str, Any], lines: Lines, reference: str) -> tuple[bool, str]:

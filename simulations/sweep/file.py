@@ -12,6 +12,17 @@ from .sweep import Grid, tupled
 
 __all__ = ["read_grid"]
 
+# By what the type of a key contains; the first that does.
+_IN_WORDS = {
+    "tuple[int": "a list of whole numbers",
+    "tuple[str": "a list of texts",
+    "tuple[float": "a list of numbers",
+    "tuple": "a list of tables",
+    "Mapping": "a table",
+    "int": "a whole number",
+    "str": "text",
+}
+
 
 def read_grid(path: Path) -> Grid:
     """Read a grid's TOML file.
@@ -62,7 +73,8 @@ def _check_keys(values: Mapping[str, Any], kind: Any, prefix: str = "") -> None:
             or (isinstance(value, list) and "tuple" in wanted and _all_of(value, wanted))
         )
         if not good:
-            raise ValueError(f"{prefix}{key} = {value!r} has the wrong type")
+            kind = next(words for part, words in _IN_WORDS.items() if part in wanted)
+            raise ValueError(f"{prefix}{key} = {value!r} has the wrong type: it must be {kind}")
 
 
 def _check_quick(values: Mapping[str, Any]) -> None:

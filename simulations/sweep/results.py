@@ -22,6 +22,7 @@ __all__ = [
     "compare",
     "holm",
     "mean_interval",
+    "percent",
     "read_results",
     "rounds_to_reach",
 ]
@@ -61,6 +62,11 @@ class Run:
         return np.cumsum([float(sum(row["bytes_up"].values())) for row in self.rounds])
 
     @property
+    def trained(self) -> Sequence[Mapping[str, Any]]:
+        """The rounds up to that after which it was stopped early, if it was."""
+        return self.rounds[: self.summary.get("stopped-after-round")]
+
+    @property
     def converged(self) -> float:
         """Mean accuracy of the last rounds."""
         return float(self.accuracy[-LAST:].mean())
@@ -73,7 +79,7 @@ class GridResults:
     Attributes
     ----------
     grid : mapping
-        The grid, as `grid.Grid` has it.
+        The grid, as `sweep.Grid` has it.
     panels : mapping of str to mapping of str to list of Run
         Runs by panel and line, each list sorted by seed.
     missing : tuple of str
@@ -88,6 +94,12 @@ class GridResults:
     def reference(self) -> str:
         """The line that every other is tested against; it may have no result."""
         return str(self.grid["report"]["reference"])
+
+    @property
+    def lost(self) -> list[str]:
+        """The panels without any result."""
+        # Files of 0.1.0 do not name the panels.
+        return [panel for panel in self.grid.get("panels", ()) if panel not in self.panels]
 
     @property
     def without_reference(self) -> list[str]:
@@ -159,7 +171,8 @@ def read_results(folder: Path) -> GridResults:
     """
     if not (folder / GRID).is_file():
         raise FileNotFoundError(
-            f"{folder} has no {GRID}: give the folder that pncs grid or pncs reproduce wrote"
+            f"{folder} has no {GRID}: give the folder that pncs grid or pncs reproduce wrote (for "
+            "table1, give pncs reproduce table1 again, which runs only what is missing)"
         )
     grid = _read_grid(folder / GRID)
     panels: dict[str, dict[str, list[Run]]] = {}
@@ -184,6 +197,8 @@ def _read_grid(path: Path) -> Mapping[str, Any]:
     try:
         grid: Mapping[str, Any] = read_lines(path)[0]
         names, report = grid["cells"], grid["report"]
+        if not all(isinstance(panel, str) for panel in grid.get("panels", ())):
+            raise ValueError
         if not grid["title"].isprintable() or len(set(names)) < len(names):
             raise ValueError
         if any(Path(name).name != name or not name.endswith(".jsonl") for name in names):
@@ -213,6 +228,11 @@ def mean_interval(values: Vector) -> tuple[Vector, Vector]:
         return mean, np.full_like(mean, np.nan)
     error = values.std(axis=0, ddof=1) / n**0.5
     return mean, error * float(stats.t.ppf(0.975, n - 1))
+
+
+def percent(share: float) -> str:
+    """Return a share in percent, with as many digits as it has."""
+    return f"{100 * share:g}%"
 
 
 def holm(p: Sequence[float]) -> list[float]:

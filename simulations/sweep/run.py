@@ -126,7 +126,12 @@ def run_grid(
         names = [path.name for path in files]
         # Said once and for all: the first line that has a result may be another one.
         resolved = replace(grid, report=replace(grid.report, reference=grid.reference))
-        about = {**asdict(resolved), "tuned": [asdict(each) for each in tuned], "cells": names}
+        about = {
+            **asdict(resolved),
+            "tuned": [asdict(each) for each in tuned],
+            "cells": names,
+            "panels": list(dict.fromkeys(cell.panel for cell in files.values())),
+        }
         write_json_lines(folder / GRID, [about])
         return finish(files)
 

@@ -164,7 +164,7 @@ class Grid:
         a grid may have one strategy twice.
     tune : mapping
         ``lr``, learning rates of which each rule has the best in each panel, and ``seeds``, how
-        many runs judge each; see `grid_tuning`. Empty: ``lr`` is that of the settings.
+        many runs judge each; see `tuning.choose_rates`. Empty: ``lr`` is that of the settings.
     quick : mapping
         What a quick version replaces: keys of the grid, and settings.
     report : Report

@@ -37,6 +37,37 @@ def test_an_output_called_like_a_grid_makes_no_grid() -> None:
     assert "lr = -1.0 must be above 0" in done.output
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["lr=1/absent.toml"], ["--quick", "absent.toml"], ["--set", "lr=1", "absent.toml"]],
+)
+def test_a_grids_file_is_found_among_the_arguments(arguments: list[str]) -> None:
+    done = CliRunner().invoke(app, ["run", *arguments])
+    assert f"there is no file {arguments[-1]}" in done.output
+
+
+CRASHES = """
+import atexit, os, sys
+from pncs_flower.simulations.cli import run
+atexit.register(os._exit, 11)  # as a library may that was interrupted
+print("said", end="")
+run.app = lambda: sys.exit(int(sys.argv[1]))
+run.main()
+"""
+
+
+@pytest.mark.parametrize(("code", "seen"), [(130, 130), (143, 143), (1, 11)])
+def test_a_command_that_was_stopped_ends_by_the_signal_though_a_library_crashes_at_the_end(
+    code: int, seen: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CRASHES, str(code)], capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == seen
+    if seen > 128:
+        assert done.stdout == b"said"
+
+
 def test_a_run_of_a_grid_file_is_a_grid(tmp_path: Path) -> None:
     file = tmp_path / "small.toml"
     file.write_text('title = "small"\nrules = ["uniform"]\nseeds = 1\n[settings]\nnum-rounds = 1\n')

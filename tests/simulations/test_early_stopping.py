@@ -11,6 +11,7 @@ import pytest
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
 from pncs_flower.simulations.report.of_run import final_table
+from pncs_flower.simulations.report.of_sweep import write_report
 from pncs_flower.simulations.run import training
 from pncs_flower.simulations.run.early_stopping import best_round, stop_note
 from pncs_flower.simulations.run.folder import CHECKPOINT, read_rounds
@@ -137,7 +138,14 @@ def test_cells_of_a_grid_stop_early_and_are_compared_over_all_rounds(tmp_path: P
             }
             assert not any(row["chosen"] or row["bytes_up"] for row in rounds[written:])
     assert stopped
-    assert all(len(run.accuracy) == 6 for run in read_results(tmp_path / "out").runs)
+    runs = read_results(tmp_path / "out").runs
+    assert all(len(run.accuracy) == 6 for run in runs)
+    # What a round costs is that of the rounds that there were.
+    assert [len(run.trained) for run in runs] == [run.summary["rounds"] for run in runs]
+    page = write_report(tmp_path / "out", read_results(tmp_path / "out")).read_text()
+    assert f"{stopped} of them stopped early" in page
+    for each in runs:
+        assert f"<td>{each.bytes_up[-1] / len(each.trained) / 1e3:,.1f}</td>" in page
     assert run(grid, tmp_path / "out") == {}
 
 

@@ -90,7 +90,11 @@ def test_a_cells_name_depends_on_results_and_not_on_places() -> None:
     [
         ("shrads = [1]", "unknown key shrads: did you mean 'shards'"),
         ("[report]\nround = [1]", "unknown key report.round: did you mean 'rounds'"),
-        ("shards = 1", "shards = 1 has the wrong type"),
+        ("shards = 1", "shards = 1 has the wrong type: it must be a list of whole numbers"),
+        ("seeds = 1.5", "seeds = 1.5 has the wrong type: it must be a whole number"),
+        ("settings = 3", "settings = 3 has the wrong type: it must be a table"),
+        ("[report]\ntargets = 0.4", "it must be a list of numbers"),
+        ("[report]\nclaims = ['a']", "it must be a list of tables"),
         ("shards = [1, 1]", r"shards = \[1, 1\] must be a list of different values"),
         ("shards = []", "shards and dirichlet are both empty"),
         ("seeds = 0", "seeds = 0 must be at least 1"),

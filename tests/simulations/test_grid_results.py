@@ -13,6 +13,7 @@ from pncs_flower.simulations.sweep.results import (
     compare,
     holm,
     mean_interval,
+    percent,
     rounds_to_reach,
 )
 
@@ -128,3 +129,19 @@ def test_a_label_has_only_what_sets_a_panel_apart() -> None:
     alone = GridResults({}, {names[0]: LINES}, ())
     assert alone.shared == names[0]
     assert alone.row(names[0], "pncs") == "pncs"
+
+
+def test_a_claim_of_which_a_whole_panel_has_no_result_holds_in_part() -> None:
+    grid: dict[str, Any] = {"report": {"reference": "pncs"}, "panels": ["one", "two"]}
+    verdict, numbers = judge(
+        {"kind": "best", "against": ["third"]}, GridResults(grid, {"one": LINES}, ("a cell",))
+    )
+    assert verdict == "holds in part"
+    assert numbers[1] == "two: no result"
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"), [(0.425, "42.5%"), (0.4, "40%"), (0.999, "99.9%"), (0.07, "7%")]
+)
+def test_percentages_that_differ_are_shown_so(share: float, shown: str) -> None:
+    assert percent(share) == shown

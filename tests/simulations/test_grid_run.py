@@ -147,6 +147,25 @@ def test_what_is_missing_is_named_in_the_report(finished: Path, tmp_path: Path) 
     assert "fewer seeds" not in (finished / "report.html").read_text()
 
 
+def test_a_panel_without_any_result_is_remembered(finished: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(finished, tmp_path / "grid")
+    about = json.loads((folder / "grid.json").read_text())
+    about["panels"].append("shards 9")
+    (folder / "grid.json").write_text(json.dumps(about) + "\n")
+    assert read_results(finished).lost == []
+    assert read_results(folder).lost == ["shards 9"]
+
+
+def test_runs_of_several_releases_are_told_of(finished: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(finished, tmp_path / "grid")
+    other = next((folder / "cells").glob("*uniform-1-*"))
+    other.write_text(re.sub(r'("numpy": )"[^"]*"', r'\1"1.0.9"', text(other)))
+    page = write_report(folder, read_results(folder)).read_text()
+    assert "some runs were made with other releases than others" in page
+    assert re.search(r"numpy [0-9.]+ and 1\.0\.9", page)
+    assert "other releases" not in (finished / "report.html").read_text()
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -166,6 +185,14 @@ def test_what_is_missing_is_named_in_the_report(finished: Path, tmp_path: Path) 
         lambda path: path.write_text(text(path).replace('"bytes_down"', '"bytes"')),
         lambda path: path.write_text('"notes": 3'.join(text(path).rsplit('"notes": []', 1))),
         lambda path: path.write_text(re.sub(r'"command": "[^"]*"', '"command": null', text(path))),
+        lambda path: path.write_text(re.sub(r'("num-rounds": )[0-9]+', r'\1"3"', text(path))),
+        lambda path: path.write_text(
+            re.sub(
+                r'"notes"(?=.*\n.)',
+                '"note"',
+                text(path).replace('"stop-after": 0', '"stop-after": 1'),
+            )
+        ),
     ],
     ids=[
         "cut",
@@ -184,6 +211,8 @@ def test_what_is_missing_is_named_in_the_report(finished: Path, tmp_path: Path) 
         "down",
         "notes",
         "command",
+        "number of rounds",
+        "notes of rounds",
     ],
 )
 def test_a_damaged_cell_is_named_before_anything_runs(
@@ -328,6 +357,7 @@ def test_a_folder_without_a_grid_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert done.exit_code == 1
     assert "has no grid.json" in done.output.replace("\n", " ")
+    assert "for table1, give pncs reproduce table1 again" in done.output.replace("\n", " ")
 
 
 def test_a_figure_is_reproduced_by_one_command(tmp_path: Path) -> None:

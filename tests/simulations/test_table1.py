@@ -2,6 +2,8 @@
 
 import csv
 import sys
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -33,7 +35,7 @@ from pncs_flower.simulations.study.observe import (
     write_observations,
 )
 from pncs_flower.simulations.study.rule import PairRule
-from pncs_flower.simulations.study.study import Study, run_study
+from pncs_flower.simulations.study.study import Study, _pool, run_study
 from pncs_flower.simulations.task import initial_model, load_inputs
 from pncs_flower.strategies import Round
 from pncs_flower.strategies.resume.lock import holding
@@ -141,6 +143,23 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"PK\x03\x04 not quite")
     with pytest.raises(ValueError, match=r"x.npz is damaged .*: delete it and run again"):
         read_observations(path)
+
+
+def test_a_file_of_other_features_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    one = np.zeros((1, 10))
+    np.savez(path, features=np.zeros((3, 1, 10)), accuracy=one, loss=one)
+    with pytest.raises(ValueError, match=r"x.npz is damaged .*: delete it and run again"):
+        read_observations(path)
+
+
+def test_a_study_that_is_stopped_does_not_wait_for_what_is_left() -> None:
+    started = time.monotonic()
+    with suppress(SystemExit), _pool(1) as pool:
+        for _ in range(3):
+            pool.submit(time.sleep, 100)
+        raise SystemExit(130)
+    assert time.monotonic() - started < 60
 
 
 @pytest.mark.parametrize("selected", [2, 3])
