@@ -1,36 +1,49 @@
-"""How small may a sketch be? Its error in cos_4, how often it chooses as the exact one, accuracy.
+"""How small may a sketch be? How often it chooses as the exact one, what it loses, and accuracy.
 
 The gradients are real: those of the app's clients, at several rounds of a run with exact summaries.
-Accuracy is that of whole runs with the sketch, and so is what goes up: the bytes of the pre-round
-and of training, over those of the updates of all clients.
+Accuracy is that of whole runs with the sketch, beside those of the same seeds with whole layers.
+"Sent up" is what goes up in a round in which all clients are asked, names and headers as well, over
+the updates of all clients. "Similarity lost" is how much larger the mean similarity of the chosen
+clients is than the least one; "of a random choice's", over what a random choice loses.
 
 Examples
 --------
 python benchmarks/sketch_choice.py
 python benchmarks/sketch_choice.py --dataset fashion-mnist --seeds 3
-python benchmarks/sketch_choice.py --model resnet18 --rounds 2 --seeds 1 --only-gradients
+python benchmarks/sketch_choice.py --model resnet18 --side 16 --rounds 5 --seeds 3 --trained ""
 """
 
 import argparse
 import logging
 import os
 import platform
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
+from flwr.app import ArrayRecord
 
-from pncs_flower import least_aligned_subset
+from pncs_flower import least_aligned_subset, sketches
+from pncs_flower.protocol import SummaryRequest
 from pncs_flower.similarity import layered_cosine
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
+from pncs_flower.simulations.models import small
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.run.training import train
-from pncs_flower.sketches import parse_sketch
+from pncs_flower.simulations.task import empty_model, load_inputs
+from pncs_flower.sketch_base import VectorSketch
+from pncs_flower.sketches import Sketch
+from pncs_flower.strategies.replies.arrays import SummaryDecoder
 from pncs_flower.strategies.rules.pncs import PNCSRule
+from pncs_flower.wire import Wire
 
 SKETCHES = (
     "layers",
@@ -41,19 +54,47 @@ SKETCHES = (
     "coordinates:300",
     "coordinates:1000",
     "coordinates:1000@int8",
+    "coordinates:2%@int8",
     "coordinates:5%@int8",
     "coordinates:10%@int8",
-    "coordinates:12%@int8",
     "power-moments:30",
     "power-moments:100",
     "power-moments:300",
     "power-moments:1000",
     "power-moments:1000@float16",
 )
-ROUNDS = (1, 5, 10, 20)  # with the last one of a shorter run
 LAST = 5
 
-Gradients = dict[int, list[Mapping[str, np.ndarray]]]
+_PART = "part:"
+
+Gradients = list[Mapping[str, np.ndarray]]
+Found = dict[str, list[tuple[float, bool, float, float]]]
+
+
+@dataclass(frozen=True)
+class PartOfEach(VectorSketch):
+    """Coordinates in proportion to each layer, at least 100: ``part:8%@int8``, to compare with."""
+
+    name: ClassVar[str] = "part"
+    percent: int
+    wire: Wire
+
+    def encode(self, values: np.ndarray, *, seed: int, round: int, layer: str) -> np.ndarray:
+        count = self._count(values.size)
+        drawn = sketches.Coordinates(count, self.wire)
+        return drawn.encode(values, seed=seed, round=round, layer=layer)
+
+    def _count(self, num_values: int) -> int:
+        return min(num_values, max(100, -(-num_values * self.percent // 100)))
+
+
+def decoder(name: str, model: ArrayRecord) -> SummaryDecoder:
+    """Return how a sketch of the model is read; the sketch as it is fitted to the model."""
+    if not name.startswith(_PART):
+        return SummaryDecoder.for_model(SummaryRequest("update", name), model)
+    percent, _, wire = name.removeprefix(_PART).partition("%@")
+    sizes = SummaryDecoder.for_model(SummaryRequest("update", "layers"), model).sizes
+    return SummaryDecoder(PartOfEach(int(percent), cast(Wire, wire)), sizes)
 
 
 def settings(options: argparse.Namespace, seed: int, sketch: str) -> Config:
@@ -62,12 +103,13 @@ def settings(options: argparse.Namespace, seed: int, sketch: str) -> Config:
         | {
             "dataset": options.dataset,
             "partition": "shards",
-            "shards-per-client": 2,
+            "shards-per-client": options.shards,
             "num-selected": options.selected,
             "num-rounds": options.rounds,
             "queue-length": options.selected,
             "model": options.model,
             "lr": options.lr,
+            "batch-size": options.batch_size,
             "checkpoint": False,
             "sketch": sketch,
             "device": "cpu",
@@ -77,21 +119,19 @@ def settings(options: argparse.Namespace, seed: int, sketch: str) -> Config:
 
 
 def run(
-    options: argparse.Namespace, seed: int, sketch: str, keep: bool = False
-) -> tuple[float, float, Gradients]:
-    """Train once.
-
-    Returns the mean accuracy of the last five rounds, the share of all clients' updates that went
-    up, and if wanted the summaries received in some rounds.
-    """
+    options: argparse.Namespace,
+    seed: int,
+    sketch: str,
+    see: Callable[[int, Gradients], None] | None = None,
+) -> list[Mapping[str, Any]]:
+    """Train once, and return the rounds; ``see`` is shown the summaries of some of them."""
     config = settings(options, seed, sketch)
-    kept = {number for number in (*ROUNDS, options.rounds) if number <= options.rounds}
-    seen: Gradients = {}
+    seen = {number for number in (*options.observed, options.rounds) if number <= options.rounds}
     select = PNCSRule.select
 
     def watching(self: PNCSRule, state: Any, now: Any, summaries: Mapping[str, Any]) -> Any:
-        if keep and now.number in kept:
-            seen[now.number] = list(summaries.values())
+        if see is not None and now.number in seen:
+            see(now.number, list(summaries.values()))
         return select(self, state, now, summaries)
 
     rows: list[Mapping[str, Any]] = []
@@ -102,16 +142,10 @@ def run(
             train(grid, config, Path(folder), rows.append)
     finally:
         PNCSRule.select = select  # type: ignore[method-assign]
-    accuracy = float(np.mean([row["accuracy"] for row in rows[-LAST:]]))
-    up = sum(row["bytes_up"]["pre-round"] + row["bytes_up"]["training"] for row in rows)
-    update = sum(row["bytes_up"]["training"] / len(row["delivered"]) for row in rows)
-    return accuracy, up / (options.clients * update), seen
+    return rows
 
 
-def similarity(
-    gradients: list[Mapping[str, np.ndarray]], sketch: str, seed: int, round: int
-) -> np.ndarray:
-    kind = parse_sketch(sketch)
+def similarity(gradients: Gradients, kind: Sketch, seed: int, round: int) -> np.ndarray:
     layers = {}
     for layer in gradients[0]:
         size = len(gradients[0][layer])
@@ -121,29 +155,57 @@ def similarity(
     return layered_cosine(layers)
 
 
-def compare(options: argparse.Namespace, sketch: str, runs: list[Gradients]) -> dict[str, float]:
-    """Compare a sketch's similarities and choices with the exact ones."""
-    errors, same, loss = [], [], []
-    for seed, gradients in enumerate(runs):
-        for number, clients in gradients.items():
-            exact = similarity(clients, "layers", seed, number)
-            best = least_aligned_subset(exact, options.selected)
-            pairs = np.triu_indices(len(exact), 1)
-            for redraw in range(options.redraws if sketch.partition("@")[0] != "layers" else 1):
-                estimate = similarity(clients, sketch, 1000 * seed + redraw, number)
-                errors.append(np.sqrt(np.mean((estimate - exact)[pairs] ** 2)))
-                chosen = least_aligned_subset(estimate, options.selected).indices
-                same.append(chosen == best.indices)
-                block = exact[np.ix_(chosen, chosen)]
-                mean = block[np.triu_indices(len(chosen), 1)].mean()
-                loss.append(mean - best.mean_similarity)
-    return {"error": np.mean(errors), "same": np.mean(same), "loss": np.mean(loss)}
+def compare(
+    options: argparse.Namespace,
+    kinds: Mapping[str, Sketch],
+    found: Found,
+    seed: int,
+    number: int,
+    clients: Gradients,
+) -> None:
+    """Add each sketch's error, whether it chose as the exact one, and what it and chance lose."""
+    exact = similarity(clients, sketches.parse_sketch("layers"), seed, number)
+    best = least_aligned_subset(exact, options.selected)
+    pairs = np.triu_indices(len(exact), 1)
+    chance = float(exact[pairs].mean()) - best.mean_similarity
+    for name, kind in kinds.items():
+        for redraw in range(options.redraws if name.partition("@")[0] != "layers" else 1):
+            estimate = similarity(clients, kind, 1000 * seed + redraw, number)
+            error = float(np.sqrt(np.mean((estimate - exact)[pairs] ** 2)))
+            chosen = least_aligned_subset(estimate, options.selected).indices
+            block = exact[np.ix_(chosen, chosen)]
+            mean = float(block[np.triu_indices(len(chosen), 1)].mean())
+            found[name].append((error, chosen == best.indices, mean - best.mean_similarity, chance))
 
 
-def bytes_per_client(sketch: str, gradients: Gradients) -> int:
-    kind = parse_sketch(sketch)
-    first = next(iter(gradients.values()))
-    return sum(kind.num_bytes(len(values)) for values in first[0].values())
+def sent_up(options: argparse.Namespace, exact: Mapping[str, Any], size: int, whole: int) -> float:
+    """Return what a round sends up in which all are asked, from the first with whole layers."""
+    up = exact["bytes_up"]
+    framing = up["pre-round"] - len(exact["asked"]) * whole
+    of_all = options.clients * up["training"] / len(exact["delivered"])
+    return float((framing + options.clients * size + up["training"]) / of_all)
+
+
+def of_accuracy(options: argparse.Namespace, runs: list[Any], exact: list[Any]) -> str:
+    """Return the accuracy of the last rounds, and that beside whole layers, seed by seed."""
+    mine, theirs = (
+        [fmean(row["accuracy"] for row in rows[-LAST:]) for rows in each] for each in (runs, exact)
+    )
+    apart = [one - other for one, other in zip(mine, theirs, strict=True)]
+
+    def spread(values: list[float]) -> float:
+        return stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+
+    text = f"{fmean(mine):.3f} ± {spread(mine):.3f}"
+    return f"{text} | {fmean(apart):+.3f} ± {spread(apart):.3f}" if any(apart) else f"{text} | "
+
+
+def listed(text: str) -> list[str]:
+    return [part for part in text.split(",") if part]
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
 
 
 def main() -> None:
@@ -152,53 +214,70 @@ def main() -> None:
     )
     parser.add_argument("--dataset", default="digits", choices=["digits", "fashion-mnist"])
     parser.add_argument("--model", default="mlp", choices=["mlp", "cnn", "resnet18"])
+    parser.add_argument("--side", type=int, default=64, help="what resnet18's images are framed to")
+    parser.add_argument("--shards", type=int, default=2, help="label shards per client")
     parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument(
+        "--observed", type=numbers, default=[1, 5, 10, 20], help="with the last of a shorter run"
+    )
     parser.add_argument("--redraws", type=int, default=10, help="draws of a sketch for each round")
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--selected", type=int, default=4)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--sketches", type=listed, default=list(SKETCHES))
     parser.add_argument(
-        "--only-gradients", action="store_true", help="leave out the runs with each sketch"
+        "--trained", type=listed, help="sketches to train with; all of them if not given"
     )
-    parser.add_argument("--sketches", default=",".join(SKETCHES))
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("flwr").disabled = True
-    exact = [run(options, seed, "layers", keep=True) for seed in range(options.seeds)]
-    rounds = ", ".join(map(str, exact[0][2]))
+    small._SIDE = options.side
+    # The same for all clients and sketches of a layer.
+    sketches._draw_indices = lru_cache(256)(sketches._draw_indices)
+    start = settings(options, 0, "layers")
+    model = ArrayRecord(empty_model(start, load_inputs(start)).state_dict())
+    decoders = {name: decoder(name, model) for name in ["layers", *options.sketches]}
+    whole = decoders["layers"]
+    trained = options.sketches if options.trained is None else options.trained
+    found: Found = defaultdict(list)
+    kinds = {name: decoders[name].sketch for name in options.sketches}
+    exact = []
+    for seed in range(options.seeds):
+
+        def see(number: int, clients: Gradients, seed: int = seed) -> None:
+            compare(options, kinds, found, seed, number, clients)
+
+        exact.append(run(options, seed, "layers", see))
+    rounds = sorted({n for n in (*options.observed, options.rounds) if n <= options.rounds})
     print(
-        f"{options.dataset}, {options.model}, {options.clients} clients of 2 shards, "
-        f"{options.selected} selected; gradients of rounds {rounds}; seeds 0 to "
-        f"{options.seeds - 1}; {platform.machine()}, {os.cpu_count()} cores\n"
+        f"{options.dataset}, {options.model}, {sum(whole.sizes.values()):,} weights in "
+        f"{len(whole.sizes)} layers; {options.clients} clients of {options.shards} shards, "
+        f"{options.selected} selected; gradients of rounds {', '.join(map(str, rounds))}; seeds 0 "
+        f"to {options.seeds - 1}; {platform.machine()}, {os.cpu_count()} cores\n"
     )
     print(
         "| sketch | bytes per client | sent up, of all updates | error of cos_4 (rms) "
-        f"| same clients chosen | similarity lost | accuracy (last {LAST} of {options.rounds}) |"
+        "| same clients chosen | similarity lost | of a random choice's "
+        + (f"| accuracy (last {LAST} of {options.rounds}) | beside `layers` |" if trained else "|")
     )
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    for sketch in options.sketches.split(","):
-        found = compare(options, sketch, [gradients for _, _, gradients in exact])
-        size = bytes_per_client(sketch, exact[0][2])
-        if options.only_gradients:
-            print(
-                f"| `{sketch}` | {size:,} | | {found['error']:.4f} | {found['same']:.0%} "
-                f"| {found['loss']:.4f} | |",
-                flush=True,
-            )
-            continue
-        runs = [
-            exact[seed] if sketch == "layers" else run(options, seed, sketch)
-            for seed in range(options.seeds)
-        ]
-        accuracies = [accuracy for accuracy, _, _ in runs]
-        error = np.std(accuracies, ddof=1) / len(accuracies) ** 0.5 if options.seeds > 1 else 0.0
-        print(
-            f"| `{sketch}` | {size:,} | {runs[0][1]:.3f} "
-            f"| {found['error']:.4f} | {found['same']:.0%} | {found['loss']:.4f} "
-            f"| {np.mean(accuracies):.3f} ± {error:.3f} |",
-            flush=True,
+    print("| --- " * (9 if trained else 7) + "|")
+    for name in options.sketches:
+        error, same, lost, chance = zip(*found[name], strict=True)
+        size = decoders[name].num_bytes
+        share = sent_up(options, exact[0][0], size, whole.num_bytes)
+        line = (
+            f"| `{name}` | {size:,} | {share:.3f} | {fmean(error):.4f} | {fmean(same):.0%} "
+            f"| {fmean(lost):.4f} | {fmean(lost) / fmean(chance):.1%} |"
         )
+        if trained and name in trained:
+            seeds = range(options.seeds)
+            runs = exact if name == "layers" else [run(options, seed, name) for seed in seeds]
+            line += f" {of_accuracy(options, runs, exact)} |"
+        elif trained:
+            line += " | |"
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

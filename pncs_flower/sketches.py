@@ -1,6 +1,6 @@
 """Sketches: the small summary of a layer that a client sends in the pre-round."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from pncs_flower.count_sketch import count_sketch
 from pncs_flower.power_moments import PowerMoments
 from pncs_flower.randomness import raw_words
 from pncs_flower.sketch_base import Sketch, VectorSketch
-from pncs_flower.wire import WIRES, Wire, pack
+from pncs_flower.wire import WIRES, Wire, pack, packed_bytes
 
 __all__ = [
     "CoordinateShare",
@@ -71,13 +71,18 @@ class Coordinates(VectorSketch):
 
 @dataclass(frozen=True)
 class CoordinateShare(VectorSketch):
-    """As `Coordinates`, but a part of each layer: small beside every model, whatever its layers.
+    """As `Coordinates`, of as many as take a part of an update's bytes, whatever the model.
+
+    Every layer gets the same number of coordinates, since each counts the same in the similarity
+    and the error depends on how many are drawn, not on the part; of layers that have fewer, all are
+    sent, and what they leave goes to the others. A layer sketched by itself is taken for a model of
+    that layer, in float32; `of_model` gives the sketch that is asked for of a model.
 
     Parameters
     ----------
     percent : int
-        The part, from 1 to 100 percent of a layer's coordinates, rounded up; but at least 100
-        coordinates, since a few say little of a small layer.
+        The part, from 1 to 100 percent of the bytes of an update; but at least 100 coordinates of a
+        layer, since a few say little.
     wire : {"float32", "float16", "int8"} (default: "float32")
         Number format on the wire.
     """
@@ -91,13 +96,37 @@ class CoordinateShare(VectorSketch):
         if not 1 <= self.percent <= 100:
             raise ValueError(f"size of the sketch is {self.percent}%, want 1% to 100%")
 
+    def of_model(
+        self, sizes: Collection[int], update_bytes: int, framing: int = 0
+    ) -> "Coordinates":
+        """Return the largest sketch that takes no more than its part of an update.
+
+        Parameters
+        ----------
+        sizes : collection of int
+            Number of values of each layer that is compared.
+        update_bytes : int
+            Bytes of an update of the model.
+        framing : int (default: 0)
+            Bytes that a summary takes beside its numbers.
+        """
+        room = update_bytes * self.percent // 100 - framing
+
+        def fits(count: int) -> bool:
+            return sum(packed_bytes(min(count, size), self.wire) for size in sizes) <= room
+
+        least, most = _LEAST_SHARE, max(sizes, default=0)
+        while least < most:
+            middle = (least + most + 1) // 2
+            least, most = (middle, most) if fits(middle) else (least, middle - 1)
+        return Coordinates(least, self.wire)
+
     @property
     def _size(self) -> str:
         return f":{self.percent}%"
 
     def _count(self, num_values: int) -> int:
-        share = -(-num_values * self.percent // 100)
-        return min(max(share, _LEAST_SHARE), num_values)
+        return min(self.of_model([num_values], 4 * num_values).size, num_values)
 
     def _draw(self, values: np.ndarray, seed: int, round: int, layer: str) -> np.ndarray:
         count = self._count(values.size)

@@ -38,7 +38,7 @@ def log_traffic(record: RoundRecord) -> bool:
     if share > 1:
         log(
             WARNING,
-            "%s. A smaller sketch asks for less, such as sketch='coordinates:8%%@int8', and so do "
+            "%s. A smaller sketch asks for less, such as sketch='coordinates:5%%@int8', and so do "
             "fewer layers=[...]",
             text,
         )

@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, RecordDict
 
 from pncs_flower.layers import choose_layers
 from pncs_flower.protocol import LOSS, NUM_EXAMPLES, SUMMARY, SummaryRequest
-from pncs_flower.sketches import Sketch, parse_sketch
+from pncs_flower.sketches import CoordinateShare, Sketch, parse_sketch
 
 from ..errors import OtherUpdateError
 from .model import Model
@@ -22,6 +22,8 @@ _NO_MOD = (
     "ClientApp(mods=[summary_mod, ...])"
 )
 _HEADER_BYTES = 256  # of an array in NumPy's format; 128 as NumPy writes it
+_ARRAY_BYTES = 128
+_ABOUT_BYTES = 64  # of what a summary says beside its arrays
 
 
 def read_array(array: Array) -> np.ndarray:
@@ -124,7 +126,12 @@ class SummaryDecoder:
             layer: sum(int(np.prod(arrays[name].shape)) for name in names)
             for layer, names in layers.items()
         }
-        return cls(parse_sketch(request.sketch), sizes)
+        sketch = parse_sketch(request.sketch)
+        if isinstance(sketch, CoordinateShare):
+            update = sum(len(array.data) for array in arrays.values())
+            framing = _ABOUT_BYTES + sum(_ARRAY_BYTES + len(layer.encode()) for layer in sizes)
+            sketch = sketch.of_model(sizes.values(), update, framing)
+        return cls(sketch, sizes)
 
     @property
     def num_bytes(self) -> int:

@@ -4,7 +4,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from logging import INFO
 
 import numpy as np
@@ -30,7 +30,7 @@ class PreRound:
     Attributes
     ----------
     request : SummaryRequest
-        What each candidate is asked for.
+        What each candidate is asked for; a sketch by share of an update is fitted to the model.
     decode : callable
         Reads an answer, or raises ValueError.
     seed : int
@@ -82,7 +82,7 @@ class PreRound:
                 "of fewer or smaller numbers (a ':SIZE' or '@int8', where the rule takes one), or "
                 "fewer layers"
             )
-        return cls(request, decoder.decode, seed, timeout)
+        return cls(replace(request, sketch=decoder.sketch.spec), decoder.decode, seed, timeout)
 
     def ask(
         self, grid: Grid, template: Message, candidates: Mapping[str, int], record: RoundRecord

@@ -14,6 +14,7 @@ from pncs_flower.sketches import (
     Sketch,
     parse_sketch,
 )
+from pncs_flower.wire import Wire
 
 SKETCHES: tuple[Sketch, ...] = (
     Layers(),
@@ -58,13 +59,45 @@ def test_an_unknown_sketch_is_told_which_there_are(spec: str) -> None:
 
 @pytest.mark.parametrize(
     ("num_values", "drawn"),
-    [(1, 1), (99, 99), (100, 100), (101, 100), (1000, 100), (1001, 101), (10**6, 10**5)],
+    [(1, 1), (99, 99), (100, 100), (260, 100), (261, 100), (1000, 396), (10**6, 399996)],
 )
-def test_a_share_is_of_each_layer_but_at_least_a_hundred(num_values: int, drawn: int) -> None:
+def test_a_share_of_a_layer_by_itself_is_of_its_bytes_but_at_least_a_hundred(
+    num_values: int, drawn: int
+) -> None:
     values = np.arange(1, num_values + 1, dtype=np.float32)
-    sent = sketched(CoordinateShare(10), values)
-    assert len(sent) == len(set(sent.tolist())) == drawn
-    assert set(sent.tolist()) <= set(values.tolist())
+    sketch = CoordinateShare(10, "int8")
+    sent = sketch.encode(values, seed=0, round=1, layer="fc")
+    assert len(sent) == sketch.num_bytes(num_values) == drawn + 4
+    assert len(sketch.decode(sent, num_values)) == drawn
+
+
+@pytest.mark.parametrize("wire", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("value_bytes", [2, 4, 8])
+@pytest.mark.parametrize(
+    "sizes", [[5000], [4160, 650], [64] * 40 + [10**5], [700, 10**6, 20, 3 * 10**5]]
+)
+def test_a_share_of_a_model_is_the_largest_that_fits(
+    sizes: list[int], value_bytes: int, wire: Wire
+) -> None:
+    update, framing = value_bytes * sum(sizes), 10 * len(sizes)
+    fitted = CoordinateShare(10, wire).of_model(sizes, update, framing)
+    room = update // 10 - framing
+
+    def taken(count: int) -> int:
+        return sum(Coordinates(count, wire).num_bytes(size) for size in sizes)
+
+    assert fitted.wire == wire
+    assert fitted.size == 100 or taken(fitted.size) <= room
+    assert taken(fitted.size + 1) > room
+
+
+def test_a_share_of_a_model_without_layers_or_values_is_a_hundred() -> None:
+    for sizes in ([], [0], [3, 0]):
+        assert CoordinateShare(5).of_model(sizes, 4 * sum(sizes)) == Coordinates(100)
+
+
+def test_a_share_is_never_more_than_the_largest_layer() -> None:
+    assert CoordinateShare(100, "int8").of_model([300, 5000], 4 * 5300) == Coordinates(5000, "int8")
 
 
 @pytest.mark.parametrize("spec", ["coordinates:0%", "coordinates:101%"])
