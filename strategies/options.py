@@ -31,10 +31,11 @@ class SelectionOptions(TypedDict, total=False):
         ``num-partitions`` in their node config, as simulated ones have it, say how many there are.
     wait_timeout : float (default: 60.0)
         Seconds to wait for clients to connect and to introduce themselves. In the first round the
-        time starts with the first answer of a client, see ``start_timeout``.
+        time starts with the first answer of a client, but see ``start_timeout``.
     start_timeout : float (default: 600.0)
-        Seconds to wait, where clients are connected, for the first answer of any: Ray's start and
-        the imports of the clients' app take as long as they take. At least ``wait_timeout``.
+        Seconds to wait, from the start on, for connected clients that have not answered yet, while
+        fewer than ``num_selected`` have: Ray's start and the imports of the clients' app take as
+        long as they take, on one machine longer than on another. At least ``wait_timeout``.
     summary_timeout : float (default: 600.0)
         Seconds to wait for the summaries; the rule then chooses among those that arrived.
     max_summary_bytes : int, optional (default: None)

@@ -12,6 +12,7 @@ from pncs_flower.plain_text import in_one_line, without_colours
 from pncs_flower.protocol import MARKER, Phase
 
 __all__ = [
+    "NOT_LOADED",
     "Replies",
     "content_bytes",
     "exchange",
@@ -24,7 +25,12 @@ __all__ = [
 ]
 
 _LONGEST_REASON = 400
-_OF_THE_APP = (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, ErrorCode.MOD_FAILED_PRECONDITION)
+_OF_THE_APP = (
+    ErrorCode.CLIENT_APP_RAISED_EXCEPTION,
+    ErrorCode.MOD_FAILED_PRECONDITION,
+    ErrorCode.LOAD_CLIENT_APP_EXCEPTION,
+)
+NOT_LOADED = "its app cannot be loaded, perhaps for want of a module; its own log says more"
 
 
 @dataclass
@@ -40,7 +46,8 @@ class Replies:
     bytes_up : int
         Bytes of all contents received.
     by_app : set of int
-        Those among the failures that are the answer of the node's own app, or of a mod in it.
+        Those among the failures that come of the node's own app: of a mod in it, of a function, or
+        of its not being loaded.
     """
 
     contents: dict[int, RecordDict] = field(default_factory=dict)
@@ -156,6 +163,8 @@ def sort_replies(sent: Iterable[Message], received: Iterable[Message], missing: 
             by_server = message.metadata.src_node_id != node_id
             expired = by_server and "expired due to its TTL" in reason
             replies.failures[node_id] = missing if expired else reason
+            if message.error.code == ErrorCode.LOAD_CLIENT_APP_EXCEPTION:
+                replies.failures[node_id] = f"{NOT_LOADED}: {reason}"
             if message.error.code in _OF_THE_APP:
                 replies.by_app.add(node_id)
         else:

@@ -69,7 +69,7 @@ class Answer:
     by_node : bool
         Whether the node itself has answered, and not Flower's server in its place.
     by_app : bool
-        Whether the failure is the answer of the node's own app, or of a mod in it.
+        Whether the failure comes of the node's own app; see `Replies`.
     """
 
     node_id: int

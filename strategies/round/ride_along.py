@@ -105,7 +105,7 @@ class RideAlong:
         return None
 
     def _rest(self, misfit: str, number: int) -> None:
-        """Make the next guess after as many rounds as there have been misfits in vain."""
+        """Make the next guess after 1, 2, 4, ... rounds, the more misfits there were in a row."""
         self._misfits += 1
         self._next_try = number + min(2 ** (self._misfits - 1), _LONGEST_REST)
         if self._misfits > 1 and not self._told:

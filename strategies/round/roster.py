@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 from pncs_flower.protocol import client_order
 
 from ..errors import SelectionError
+from ..grids.exchange import NOT_LOADED
 from ..grids.polling import is_simulated
 from ..record import RoundRecord
 from .introductions import Answer, Introductions, NoModError, read_introduction
@@ -45,11 +46,13 @@ class Roster:
         Wait for this many clients before the first round, eligible or not. If None, clients of a
         simulation say how many there are; of a deployment, there need to be enough for one round.
     wait_timeout : float
-        Seconds to wait for clients, from the first answer of any client on.
+        Seconds to wait for clients, from the first answer of any client on, once there are enough
+        for a round or none is silent that is connected.
     eligible : callable or None
         ``eligible(key) -> bool``: clients that may take part at all.
     start_timeout : float (default: 600.0)
-        Seconds to wait for that first answer, if there is a node to wait for.
+        Seconds to wait, from the start on, for the first answers of connected nodes while too few
+        for a round have answered.
     max_weight : float (default: 1e9)
         The most training examples that a client may say to have.
 
@@ -84,7 +87,8 @@ class Roster:
         self._complete_once = False
         self._first_answer: float | None = None
         self._message_type: str = MessageType.TRAIN
-        self._without_mod: set[int] = set()
+        self._heard: set[int] = set()  # nodes that have ever answered
+        self._final: set[int] = set()  # those whose app answered in place of the mod
         # Of nodes that failed to introduce themselves: how often, and the round to try again in.
         self._failed: dict[int, int] = {}
         self._next_try: dict[int, int] = {}
@@ -130,14 +134,13 @@ class Roster:
         asking = Introductions(grid)
         failures: dict[int, str] = {}
         untold: set[int] = set()
-        heard: set[int] = set()
         tried: dict[int, float] = {}
         while True:
             online = set(grid.get_node_ids())
-            left = self._deadline(start, bool(online)) - time.monotonic()
+            left = self._deadline(start, online, num_selected) - time.monotonic()
             enough = self._enough(online, num_selected, evaluating)
             soon = not self._complete_once and online <= self._hopeless(
-                grid, heard & failures.keys()
+                grid, self._heard & failures.keys()
             )
             strangers = self._strangers(online, tried, record.round, enough, soon) - asking.waiting
             if strangers and left > 0:
@@ -145,15 +148,17 @@ class Roster:
             for answer in asking.answers():
                 tried[answer.node_id] = time.monotonic()
                 failures.pop(answer.node_id, None)
-                heard |= {answer.node_id} if answer.by_node else set()
+                self._heard |= {answer.node_id} if answer.by_node else set()
                 reason = self._meet(answer, online)
                 if reason is not None:
                     failures[answer.node_id] = reason
                     untold.add(answer.node_id)
-            nobody = not self._complete_once and num_selected <= len(online & failures.keys())
-            nobody = nobody and online <= self._hopeless(grid, heard & failures.keys())
-            no_function = [n for n in failures if _NO_FUNCTION in failures[n]]
-            if nobody and message_type and online <= set(no_function):
+            no_function = {n for n in failures if _NO_FUNCTION in failures[n]}
+            # All nodes of a simulation are there, but another type of message needs enough of them.
+            few = 1 if is_simulated(grid) and not no_function else num_selected
+            nobody = not self._complete_once and few <= len(online & failures.keys())
+            nobody = nobody and online <= self._hopeless(grid, self._heard & failures.keys())
+            if nobody and message_type and online <= no_function:
                 self._message_type = message_type(sorted(online)[:num_selected])
                 message_type = None
                 tried.clear()
@@ -171,7 +176,7 @@ class Roster:
             if nobody and all(self._failed.get(node_id, 0) > 1 for node_id in online):
                 break  # no waiting puts the mod into the app, or a simulation in order
             now = time.monotonic()
-            left = self._deadline(start, bool(online)) - now
+            left = self._deadline(start, online, num_selected) - now
             if left <= 0:
                 break
             if now - told > (_TOLD if told > start else 1.0):
@@ -190,7 +195,9 @@ class Roster:
             record.rejected[f"node {node_id}"] = f"introduction: {reason}"
         if len(clients) < num_selected:
             known = self._known(online)
-            raise too_few(clients, known, num_selected, failures, heard, self.excluded, waited)
+            raise too_few(
+                clients, known, num_selected, failures, self._heard, self.excluded, waited
+            )
         here, wanted = len(self._known(online)), self._wanted(num_selected, evaluating)
         if here < wanted:
             note = f"started with {here} of {wanted} clients after {waited:.0f} s of waiting"
@@ -199,11 +206,18 @@ class Roster:
         self._complete_once = True
         return clients
 
-    def _deadline(self, start: float, anybody: bool) -> float:
-        """Return when the wait ends: a run in which nobody has ever answered is still starting."""
-        if self._first_answer is None:
-            return start + (self._start_timeout if anybody else self._wait_timeout)
-        return max(start, self._first_answer) + self._wait_timeout
+    def _deadline(self, start: float, online: set[int], num_selected: int) -> float:
+        """Return when the wait ends.
+
+        While too few for a round have answered, and nodes are connected that never have, the run
+        is still starting: a quick client must not cut short the start of others.
+        """
+        starting = not self._complete_once and bool(online - self._heard)
+        if starting and (
+            len(self._known(online)) < num_selected or len(self._present(online)) < num_selected
+        ):
+            return start + self._start_timeout
+        return max(start, self._first_answer or start) + self._wait_timeout
 
     def _wanted(self, num_selected: int, evaluating: int) -> int:
         """Return how many clients to wait for."""
@@ -237,9 +251,10 @@ class Roster:
     def _hopeless(self, grid: Grid, failed: set[int]) -> set[int]:
         """Return the nodes whose answer is final, if none but such nodes are there.
 
-        An app without the mod is the same on all nodes. In a simulation, any failure is.
+        An app without the mod, or that cannot be loaded, is the same on all nodes. In a simulation,
+        any failure is final.
         """
-        return self._without_mod | failed if is_simulated(grid) else self._without_mod
+        return self._final | failed if is_simulated(grid) else self._final
 
     def _strangers(
         self, online: set[int], tried: Mapping[int, float], number: int, enough: bool, soon: bool
@@ -287,16 +302,16 @@ class Roster:
         """Take up a client, or return the reason why not."""
         if answer.by_node and self._first_answer is None:
             self._first_answer = time.monotonic()
-        self._without_mod.discard(answer.node_id)
+        self._final.discard(answer.node_id)
         if answer.content is None:
             if not answer.by_app:
                 return answer.failure
-            self._without_mod.add(answer.node_id)
+            self._final.add(answer.node_id)
             return self._hint(answer.failure)
         try:
             client = read_introduction(answer.content, self._max_weight)
         except NoModError as error:
-            self._without_mod.add(answer.node_id)
+            self._final.add(answer.node_id)
             return f"{_NO_MOD} {error}"
         except ValueError as error:
             return str(error)
@@ -320,6 +335,8 @@ class Roster:
 
     def _hint(self, reason: str) -> str:
         """Return what an app answered in place of the mod, with what to do about it."""
+        if reason.startswith(NOT_LOADED):
+            return reason
         if _NO_FUNCTION in reason:
             return (
                 f"its app has no function for messages of type {self._message_type!r}, which the "

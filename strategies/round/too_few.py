@@ -54,9 +54,10 @@ def too_few(
             f"{short}: {len(known)} are here, but {told}. {remedy} num_selected"
         )
     reasons = "".join(f"; node {node_id}: {why}" for node_id, why in failures.items())
+    longer = ", or wait for longer: with a larger start_timeout, and later wait_timeout"
     return TooFewClientsError(
         f"{short}; waited {waited:.0f} s{reasons[:_LONGEST_TEXT]}. Start more clients, or lower "
-        "num_selected"
+        f"num_selected{longer if failures.keys() - set(heard) else ''}"
     )
 
 

@@ -25,6 +25,7 @@ from pncs_flower.strategies import (
     TooFewClientsError,
     UniformSelection,
 )
+from pncs_flower.strategies.grids import view
 from pncs_flower.strategies.rules.uniform import UniformRule
 
 
@@ -109,7 +110,10 @@ def test_base_that_would_wait_for_ever_inside_a_wrapper():
         PNCS(base, num_selected=2)
 
 
-def test_base_that_waits_without_saying_so_is_stopped():
+def test_base_that_waits_without_saying_so_is_stopped(monkeypatch):
+    monkeypatch.setattr(view, "_LOOKS", 1)  # Flower looks once in a second
+    monkeypatch.setattr(view, "_PATIENCE", 0.5)
+
     class Patient(FedAvg):
         def configure_train(self, server_round, arrays, config, grid):
             self.min_available_nodes = 9

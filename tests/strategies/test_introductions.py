@@ -4,8 +4,9 @@ import time
 
 import pytest
 from apps import numpy_app
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.clients import summary_mod
@@ -20,10 +21,19 @@ from pncs_flower.strategies import (
 )
 from pncs_flower.strategies.grids.polling import PollingGrid
 from pncs_flower.strategies.record import RoundRecord
+from pncs_flower.strategies.round import roster
 from pncs_flower.strategies.round.roster import Roster
 from pncs_flower.strategies.rules import GradientMemoryRule
 
 NEVER = 1e9
+
+
+@pytest.fixture(autouse=True)
+def _short_pause(monkeypatch):
+    """A node that gives no hope is asked again soon."""
+    monkeypatch.setattr(roster, "_AGAIN", 0.2)
+
+
 FIRST = r"ClientApp\(mods=\[summary_mod, \.\.\.\]\)"
 
 
@@ -117,8 +127,42 @@ def test_without_any_node_there_is_no_start_to_wait_for():
     assert time.monotonic() - start < 3
 
 
+def test_a_client_that_is_quick_does_not_cut_short_the_start_of_those_that_a_round_needs():
+    """Its word comes first, also if it only says that it cannot: else one node ends any run."""
+    clients, record = timed(Roster(None, 0.3, None), on_flowers_grid(0.0, 1.2, 1.3))
+    assert clients[:2] == ["site-0", "site-1"]
+    assert record.seconds["waiting"] >= 1.2
+
+    def fails(message, context, call_next):
+        if context.node_config["name"] == "site-0":
+            raise RuntimeError("no")
+        return call_next(message, context)
+
+    grid = on_flowers_grid(0.0, 1.2, 1.2, app=numpy_app.make_app(fails, summary_mod))
+    assert timed(Roster(None, 0.3, None), grid)[0] == ["site-1", "site-2"]
+
+
+def test_a_client_that_never_answers_is_waited_for_no_longer_than_for_a_start():
+    who = Roster(None, 0.3, None, start_timeout=1.0)
+    start = time.monotonic()
+    with pytest.raises(TooFewClientsError, match=r"no answer within.*larger start_timeout"):
+        timed(who, on_flowers_grid(0.0, NEVER))
+    assert 1.0 <= time.monotonic() - start < 3
+
+
+def test_later_a_client_that_never_answers_is_waited_for_no_longer_than_for_any():
+    who = Roster(None, 0.3, None)
+    grid = on_flowers_grid(0.0, 0.0, NEVER, connected=(0.0, 0.0, 0.5))
+    assert len(timed(who, grid)[0]) == 2
+    time.sleep(0.6)
+    start = time.monotonic()
+    with pytest.raises(TooFewClientsError):
+        timed(who, grid, num_selected=3)
+    assert time.monotonic() - start < 2
+
+
 def test_a_node_met_just_before_the_end_does_not_make_the_wait_longer():
-    who = Roster(None, 1.0, None)
+    who = Roster(None, 1.0, None, start_timeout=1.0)
     start = time.monotonic()
     with pytest.raises(TooFewClientsError, match="1 clients take part"):
         timed(who, on_flowers_grid(0.0, NEVER, connected=(0.0, 0.8)))
@@ -155,6 +199,16 @@ def test_a_forgotten_mod_is_known_at_once_in_a_simulation(app):
     assert time.monotonic() - start < 6
 
 
+@pytest.mark.parametrize("num_clients", [1, 4])
+def test_a_forgotten_mod_is_known_at_once_also_where_fewer_clients_are_simulated_than_needed(
+    num_clients,
+):
+    start = time.monotonic()
+    with pytest.raises(SelectionError, match=FIRST):
+        timed(Roster(None, 60.0, None), InProcessGrid(numpy_app.make_app(), num_clients), 9)
+    assert time.monotonic() - start < 6
+
+
 def test_a_forgotten_mod_is_known_at_once_in_a_deployment():
     """The app is the same on all nodes; an answer without the marker leaves no doubt."""
     start = time.monotonic()
@@ -163,16 +217,40 @@ def test_a_forgotten_mod_is_known_at_once_in_a_deployment():
     assert time.monotonic() - start < 6
 
 
+def test_an_app_that_no_client_can_load_is_known_at_once_and_not_taken_for_one_without_the_mod():
+    """A module that it needs is not there: the answer comes from Flower, for want of an app."""
+
+    def cannot(message, context, call_next):
+        reason = "An exception was raised when attempting to load `ClientApp`"
+        return Message(Error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, reason), reply_to=message)
+
+    start = time.monotonic()
+    with pytest.raises(SelectionError, match=r"cannot be loaded.*module") as told:
+        timed(Roster(None, 60.0, None), on_flowers_grid(0.1, 0.2, app=numpy_app.make_app(cannot)))
+    assert time.monotonic() - start < 6
+    assert "summary_mod" not in str(told.value)
+
+
+def test_one_client_whose_app_cannot_be_loaded_is_alone_in_that():
+    def cannot(message, context, call_next):
+        if context.node_config["name"] == "site-1":
+            return Message(Error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, "x"), reply_to=message)
+        return call_next(message, context)
+
+    grid = on_flowers_grid(0.0, 0.0, 0.0, app=numpy_app.make_app(cannot, summary_mod))
+    assert timed(Roster(None, 0.3, None), grid)[0] == ["site-0", "site-2"]
+
+
 @pytest.mark.parametrize("app", [numpy_app.make_app(), answering_app()])
 def test_a_forgotten_mod_is_told_while_others_are_still_starting(app, caplog):
     told = []
 
     class Listening(Roster):
-        def _deadline(self, start, anybody):  # at each look
+        def _deadline(self, *arguments):  # at each look
             told.append("ClientApp(mods=[summary_mod, ...])" in caplog.text)
-            return super()._deadline(start, anybody)
+            return super()._deadline(*arguments)
 
-    who = Listening(None, 1.5, None)
+    who = Listening(None, 1.5, None, start_timeout=1.5)
     with pytest.raises(SelectionError, match=f"and 1 of them have not answered yet.*{FIRST}"):
         timed(who, on_flowers_grid(0.1, NEVER, app=app))
     assert not told[0]
