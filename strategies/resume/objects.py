@@ -26,7 +26,7 @@ CONTAINERS = (OrderedDict, defaultdict, Counter, dict, deque, list, set, tuple, 
 """Classes of Python's that hold others; those before their bases."""
 
 # Whose own ways of copying do nothing that matters: dataclasses with slots, networks.
-_HARMLESS = ("dataclasses", "torch.nn.modules.module")
+_HARMLESS = ("dataclasses", "torch.nn.modules.")
 _HIDDEN = "the class cannot be found by its name, so it must stand outside of functions"
 _USE = (
     "keep numbers, text, NumPy arrays or torch tensors, lists, dictionaries and the like of these, "
@@ -89,7 +89,10 @@ def problem_of(value: Any) -> str:
     kind = type(value)
     named = f"is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold: "
     if isinstance(value, Enum):
-        return "" if _find(kind.__module__, kind.__qualname__) is kind else f"{named}{_HIDDEN}"
+        if _find(kind.__module__, kind.__qualname__) is not kind:
+            return f"{named}{_HIDDEN}"
+        known = isinstance(value, Flag) or kind.__members__.get(value.name) is value
+        return "" if known else f"{named}it is no member of that"
     problem = _problem(kind, _base(kind))
     return problem and f"{named}{problem}. Nothing is pickled: {_USE}"
 
@@ -164,8 +167,8 @@ def _problem(kind: type, base: Any) -> str:
         return _HIDDEN
     for method in ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"):
         own = getattr(kind, method, None)
-        made = getattr(own, "__module__", None) in _HARMLESS
-        if own is not getattr(base, method, None) and not made:
+        harmless = str(getattr(own, "__module__", "")).startswith(_HARMLESS)
+        if own is not getattr(base, method, None) and not harmless:
             return f"its class has a {method} of its own"
     try:
         base.__new__(kind)

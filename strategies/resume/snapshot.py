@@ -120,6 +120,8 @@ class Encoder:
             reach = [(n - 1) * s for n, s in zip(value.shape, value.strides, strict=True)]
             low = start + sum(step for step in reach if step < 0)
             high = start + sum(step for step in reach if step > 0) + value.itemsize
+            if value.flags.writeable and high - low < value.nbytes:
+                raise UnsavableError(f"{path} has memory twice, as as_strided makes it: copy it")
             self._spans.append((low, high, value.flags.writeable, path))
         axes = sorted(range(value.ndim), key=lambda axis: -abs(value.strides[axis]))
         name = f"array-{len(self.arrays)}"

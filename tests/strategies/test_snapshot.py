@@ -87,6 +87,16 @@ class Access(Flag):
     WRITE = 2
 
 
+class Made(Enum):
+    ONE = 1
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Made":
+        made = object.__new__(cls)
+        made._name_, made._value_ = "TWO", value
+        return made
+
+
 class Tracker:
     def __init__(self) -> None:
         raise AssertionError("a constructor must not run when an object is read")
@@ -257,14 +267,14 @@ def test_value_comes_back_as_it_was(name):
 
 
 def test_network_of_torch_comes_back_with_what_it_shares():
-    one = torch.nn.Linear(3, 3)
-    network = torch.nn.Sequential(one, torch.nn.BatchNorm1d(3), torch.nn.Dropout(), one)
-    network(torch.randn(4, 3))
+    one = torch.nn.Conv2d(3, 3, 1)
+    network = torch.nn.Sequential(one, torch.nn.BatchNorm2d(3), torch.nn.Dropout(), one)
+    network(torch.randn(4, 3, 2, 2))
     network.eval()
     again = through_a_file(network)
     assert again[0] is again[3]
     assert again.training is False
-    inputs = torch.randn(5, 3)
+    inputs = torch.randn(5, 3, 2, 2)
     assert torch.equal(again(inputs), network(inputs))
     assert [name for name, _ in again.named_buffers()] == [n for n, _ in network.named_buffers()]
 
@@ -467,6 +477,12 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "arrays that overlap": (shared_arrays(), "share memory"),
     "arrays that overlap crosswise": (shared_transposed(), "share memory"),
     "array and tensor that overlap": (array_and_tensor(), "share memory"),
+    "array that overlaps itself": (
+        np.lib.stride_tricks.as_strided(np.arange(4.0), (3, 2), (8, 8)),
+        "has memory twice",
+    ),
+    "network that refers to its own weights": (torch.nn.LSTM(2, 2), r"_flat_weight_refs\[0\]"),
+    "made member of an enumeration": (Made(7), "it is no member"),
     "read-only part of an array": (read_only_part(), "share memory"),
     "tensor of a computation": (torch.ones(2, requires_grad=True) * 2, "belongs to a computation"),
     "sparse tensor": (torch.eye(2).to_sparse(), "layout"),
