@@ -7,6 +7,7 @@ __all__ = [
     "check_flags",
     "check_layers",
     "check_numbers",
+    "check_one_of",
     "check_paths",
     "check_share",
     "check_text",
@@ -41,6 +42,14 @@ def check_flags(**flags: object) -> None:
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise TypeError(f"{name} is {value!r}, but must be True or False")
+
+
+def check_one_of(allowed: Sequence[object], **values: object) -> None:
+    """Raise ValueError for what is none of the values allowed."""
+    for name, value in values.items():
+        if value not in allowed:
+            words = " or ".join(", ".join(map(repr, allowed)).rsplit(", ", 1))
+            raise ValueError(f"{name} is {value!r}, but must be {words}")
 
 
 def check_text(**texts: object) -> None:

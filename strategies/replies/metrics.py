@@ -167,7 +167,10 @@ class CommonMetrics:
         hopeless: list[str] = []
         kept: dict[str, dict[Key, object]] = {client: {} for client in contents}
         for key, form in usual.items():
-            column = {client: row.get(key) for client, row in found.items()}
+            column = {
+                client: row[key] if key in row and _form(row[key]) == form else None
+                for client, row in found.items()
+            }
             better = _complete(column, form, weights)
             if better is None:
                 hopeless.append(f"{key[1]!r}")
@@ -248,30 +251,20 @@ def _complete(
     column: Mapping[str, object], form: str | int, weights: Mapping[str, float]
 ) -> dict[str, object] | None:
     """Return a metric of all clients, with what is missing; None if nobody has some of it."""
-    shape = () if form == "number" else (int(form),)
-    rows = [
-        _floats(value) if value is not None and _form(value) == form else np.full(shape, np.nan)
-        for value in column.values()
-    ]
-    table = np.array(rows, dtype=np.float64).reshape(len(rows), -1)
+    if form == 0:
+        return {client: [] if value is None else value for client, value in column.items()}
+    missing = math.nan if form == "number" else [math.nan] * int(form)
+    rows = [_floats(missing if value is None else value) for value in column.values()]
+    table = np.array(rows).reshape(len(rows), -1)
     known = np.isfinite(table)
-    if known.all():
-        if all(value is not None and _form(value) == form for value in column.values()):
-            return dict(column)
-        return {  # lists of no number
-            client: value if value is not None and _form(value) == form else []
-            for client, value in column.items()
-        }
     if not known.any(axis=0).all():
         return None
     heavy = np.array([weights[client] for client in column])[:, None] * known
     means = (np.where(known, table, 0.0) * (heavy / heavy.sum(axis=0))).sum(axis=0)
     better: dict[str, object] = {}
     for (client, value), row, own in zip(column.items(), table, known, strict=True):
-        full = np.where(own, row, means)
-        better[client] = (
-            value if own.all() else float(full[0]) if form == "number" else full.tolist()
-        )
+        full = np.where(own, row, means).tolist()
+        better[client] = value if own.all() else full[0] if form == "number" else full
     return better
 
 

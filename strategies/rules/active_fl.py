@@ -7,7 +7,7 @@ from typing import Literal, Unpack
 
 from flwr.serverapp.strategy import Strategy
 
-from ..checks import check_numbers, check_share, check_text
+from ..checks import check_numbers, check_one_of, check_share, check_text
 from ..options import SelectionOptions
 from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 from ..selection import SelectionStrategy
@@ -38,8 +38,7 @@ class ActiveFLRule(SelectionRule):
         check_numbers(sharpness=self.sharpness)
         if not 0 <= self.sharpness < math.inf:
             raise ValueError(f"sharpness is {self.sharpness}, but must be finite and at least 0")
-        if self.unseen not in ("uniform", "first"):
-            raise ValueError(f"unseen is {self.unseen!r}, but must be 'uniform' or 'first'")
+        check_one_of(("uniform", "first"), unseen=self.unseen)
 
     def initial_state(self) -> RuleState:
         """Nobody has a valuation."""

@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import Strategy
 from pncs_flower.protocol import SummaryKind, SummaryRequest
 from pncs_flower.sketches import Coordinates, Count, Layers, Sketch, parse_sketch
 
-from ..checks import check_flags, check_layers, check_share
+from ..checks import check_flags, check_layers, check_one_of, check_share
 from ..options import SelectionOptions
 from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 from ..selection import SelectionStrategy
@@ -126,8 +126,7 @@ class DivFLRule(SelectionRule):
                 f"sketch is {self.sketch!r}, but distances need a vector: 'layers', "
                 "'coordinates:SIZE' or 'count:SIZE'"
             )
-        if self.summary not in ("update", "gradient"):
-            raise ValueError(f"summary is {self.summary!r}, but must be 'update' or 'gradient'")
+        check_one_of(("update", "gradient"), summary=self.summary)
         check_share(sample_share=self.sample_share)
         if self.stale and isinstance(parse_sketch(self.sketch), Coordinates):
             raise ValueError(

@@ -12,7 +12,7 @@ from pncs_flower.randomness import derive_seed
 from pncs_flower.sketches import Count, Layers, Sketch, parse_sketch
 from pncs_flower.subset import nearest_mean_subset
 
-from ..checks import check_flags, check_layers, check_numbers, check_whole
+from ..checks import check_flags, check_layers, check_numbers, check_one_of, check_whole
 from ..options import SelectionOptions
 from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 from ..selection import SelectionStrategy
@@ -48,12 +48,10 @@ class GradientMemoryRule(SelectionRule):
                 f"sketch is {self.sketch!r}, but the memory adds up sketches of several rounds, "
                 "which needs a linear one that is the same in each: 'count:R' or 'layers'"
             )
-        if self.summary not in ("update", "gradient"):
-            raise ValueError(f"summary is {self.summary!r}, but must be 'update' or 'gradient'")
+        check_one_of(("update", "gradient"), summary=self.summary)
         check_flags(normalize=self.normalize)
         check_numbers(p=self.p, forgetting=self.forgetting)
-        if self.p not in (2, 4):
-            raise ValueError(f"p is {self.p}, but must be 2 or 4")
+        check_one_of((2, 4), p=self.p)
         if self.p == 4 and not isinstance(parse_sketch(self.sketch), Layers):
             raise ValueError(
                 f"p is 4 with sketch {self.sketch!r}, but a count sketch keeps the L2 norm alone: "
@@ -64,8 +62,7 @@ class GradientMemoryRule(SelectionRule):
                 f"forgetting is {self.forgetting}, but must be above 0 and at most 1, which "
                 "forgets nothing"
             )
-        if self.weights not in ("examples", "uniform"):
-            raise ValueError(f"weights is {self.weights!r}, but must be 'examples' or 'uniform'")
+        check_one_of(("examples", "uniform"), weights=self.weights)
         if self.num_candidates is not None:
             check_whole(least=1, candidates=self.num_candidates)
 

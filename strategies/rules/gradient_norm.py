@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.protocol import SummaryKind, SummaryRequest
 
-from ..checks import check_layers
+from ..checks import check_layers, check_one_of
 from ..options import SelectionOptions
 from ..rule import Choice, Round, RuleState, SelectionRule, Summary
 from ..selection import SelectionStrategy
@@ -27,8 +27,7 @@ class GradientNormRule(SelectionRule):
     summary: SummaryKind = "update"
 
     def __post_init__(self) -> None:
-        if self.summary not in ("update", "gradient"):
-            raise ValueError(f"summary is {self.summary!r}, but must be 'update' or 'gradient'")
+        check_one_of(("update", "gradient"), summary=self.summary)
 
     @property
     def request(self) -> SummaryRequest:

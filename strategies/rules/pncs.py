@@ -17,7 +17,7 @@ from pncs_flower.randomness import derive_seed
 from pncs_flower.similarity import layered_cosine
 from pncs_flower.sketches import Sketch, parse_sketch
 
-from ..checks import check_flags, check_layers, check_numbers, check_whole
+from ..checks import check_flags, check_layers, check_numbers, check_one_of, check_whole
 from ..options import SelectionOptions
 from ..replies.layers import check_averages
 from ..rule import Choice, Round, RuleState, SelectionRule, Summary
@@ -53,8 +53,7 @@ class PNCSRule(SelectionRule):
     def __post_init__(self) -> None:
         check_parameters(self.p, self.form)
         parse_sketch(self.sketch).check_order(self.p)
-        if self.summary not in ("update", "gradient"):
-            raise ValueError(f"summary is {self.summary!r}, but must be 'update' or 'gradient'")
+        check_one_of(("update", "gradient"), summary=self.summary)
         if self.layer_weights is not None:
             _check_weights(dict(self.layer_weights), self.layers)
         check_flags(per_layer=self.per_layer)
@@ -72,11 +71,7 @@ class PNCSRule(SelectionRule):
                     f"chosen in a round: use at least {self.num_selected}, or leave it out to ask "
                     "all"
                 )
-        if self.candidate_order not in ("longest-unasked", "random"):
-            raise ValueError(
-                f"candidate_order is {self.candidate_order!r}, but must be 'longest-unasked' or "
-                "'random'"
-            )
+        check_one_of(("longest-unasked", "random"), candidate_order=self.candidate_order)
 
     @property
     def request(self) -> SummaryRequest:

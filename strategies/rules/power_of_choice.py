@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.protocol import LOSS, SummaryRequest
 
-from ..checks import check_text, check_whole
+from ..checks import check_one_of, check_text, check_whole
 from ..options import SelectionOptions
 from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 from ..selection import SelectionStrategy
@@ -43,10 +43,7 @@ class PowerOfChoiceRule(SelectionRule):
                 f"candidates is {self.num_candidates}, but {self.num_selected} of them are chosen "
                 f"in a round: use at least {self.num_selected}"
             )
-        if self.variant not in ("pow-d", "cpow-d", "rpow-d"):
-            raise ValueError(
-                f"variant is {self.variant!r}, but must be 'pow-d', 'cpow-d' or 'rpow-d'"
-            )
+        check_one_of(("pow-d", "cpow-d", "rpow-d"), variant=self.variant)
 
     @property
     def request(self) -> SummaryRequest | None:
