@@ -5,7 +5,8 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import blake2b
@@ -16,6 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+
+from pncs_flower.strategies.resume.lock import hold_folder, holding
 
 from ..config import Config
 from ..data.datasets import dataset_fingerprint, load_dataset
@@ -34,6 +37,7 @@ __all__ = ["FrozenData", "load_frozen", "weights_fingerprint"]
 _PARTS = ("train", "test")
 _CHUNK = 250
 _FORMAT = 1
+_PARTIAL = ".partial-"
 
 
 class FrozenData:
@@ -231,8 +235,7 @@ def _cached(
     final = folder / f"{key['model'].replace('/', '-')}-{name}"
     if not final.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder))
-        try:
+        with _unfinished(folder) as partial:
             about = make(partial)
             checksums = {path.name: _checksum(path) for path in sorted(partial.glob("*.npy"))}
             text = json.dumps({**about, "key": key, "checksums": checksums}, indent=2)
@@ -242,9 +245,26 @@ def _cached(
             except OSError:
                 if not final.is_dir():  # else another process was first
                     raise
+    return FrozenData(final)
+
+
+@contextmanager
+def _unfinished(folder: Path) -> Iterator[Path]:
+    """Make a folder that lasts only if the block renames it, and remove what killed ones left."""
+    for left in folder.glob(f"{_PARTIAL}*"):
+        with suppress(OSError, ValueError):  # it is finished meanwhile, or its process still lives
+            lock = hold_folder(left)
+            if lock is not None:  # else nobody can tell
+                shutil.rmtree(left, ignore_errors=True)
+                lock.close()
+    new = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
+    partial = new.with_name(f"{_PARTIAL}{new.name.removeprefix('.new-')}")
+    with holding(new):  # before it has the name by which others find it
+        new.rename(partial)
+        try:
+            yield partial
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-    return FrozenData(final)
 
 
 def _checksum(path: Path) -> int:

@@ -1,5 +1,8 @@
 """VGG16 with frozen layers: the two halves make the whole, and the cache gives what they gave."""
 
+import os
+import signal
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +17,7 @@ from torchvision.models import vgg16 as torchvision_vgg16
 
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.models.frozen import load_frozen
+from pncs_flower.simulations.models.frozen import _cached, load_frozen
 from pncs_flower.simulations.models.vgg16 import (
     build_last_layers,
     frozen_layers,
@@ -213,6 +216,44 @@ def test_a_damaged_cache_is_refused(make: Make, tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"damaged \(train.npy has changed\): delete that folder"):
         load_frozen(make())
+
+
+KEY = {"model": "vgg16", "cut": "classifier.0"}
+
+
+def whole(path: Path) -> dict[str, Any]:
+    for part in ("train", "test"):
+        np.save(path / f"{part}.npy", np.zeros((2, 3), np.float32))
+        np.save(path / f"{part}-labels.npy", np.zeros(2, np.int64))
+    return {"title": "two"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nobody can tell there who is still at work")
+def test_what_a_killed_process_has_left_is_removed(tmp_path: Path) -> None:
+    def killed(path: Path) -> dict[str, Any]:
+        (path / "train.npy").write_bytes(b"half of it")
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+    child = os.fork()
+    if not child:
+        try:
+            _cached(tmp_path, KEY, killed)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert len(list(tmp_path.rglob("train.npy"))) == 1
+    assert _cached(tmp_path, KEY, whole).features[0].shape == (2, 3)
+    assert [path.name.startswith("vgg16-") for path in tmp_path.iterdir()] == [True]
+
+
+def test_what_another_process_is_writing_stays(tmp_path: Path) -> None:
+    def meanwhile(path: Path) -> dict[str, Any]:
+        _cached(tmp_path, {**KEY, "cut": "classifier.3"}, whole)
+        return whole(path)
+
+    assert _cached(tmp_path, KEY, meanwhile).about["title"] == "two"
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_what_fails_half_way_leaves_nothing(
