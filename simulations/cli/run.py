@@ -335,7 +335,7 @@ def _run_in_process(config: Config, clients: int) -> None:
     keep_settings(output, config, clients)
     out.print(f"{clients} clients, one after the other in this process")
     out.print(f"Flower's log: {output / FLOWER_LOG}", soft_wrap=True)
-    grid = InProcessGrid(client_app, clients, config.to_run_config())
+    grid = InProcessGrid(client_app, clients, config.to_run_config(), tracebacks=True)
     with (
         exit_on_signals(),
         _flower_log(output / FLOWER_LOG),

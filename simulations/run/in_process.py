@@ -1,10 +1,12 @@
 """A grid that calls the real ClientApp in this process: no Ray, no network, the same bits."""
 
 from collections.abc import Iterable, Mapping
+from logging import ERROR
 from uuid import uuid4
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common import log
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
@@ -29,6 +31,8 @@ class InProcessGrid(Grid):
         How many clients there are; client i has ``partition-id`` i.
     run_config : mapping of str to scalar, optional (default: empty)
         What the clients read from ``context.run_config``.
+    tracebacks : bool (default: False)
+        Whether what a client raises is also logged, with where it comes from.
 
     Notes
     -----
@@ -44,9 +48,12 @@ class InProcessGrid(Grid):
         client_app: ClientApp,
         num_clients: int,
         run_config: Mapping[str, Scalar] | None = None,
+        *,
+        tracebacks: bool = False,
     ) -> None:
         set_task_identity(_RUN_ID)
         self._app = client_app
+        self._tracebacks = tracebacks
         self._replies: dict[str, Message] = {}
         self.contexts = {
             _FIRST_NODE_ID + i: Context(
@@ -101,6 +108,9 @@ class InProcessGrid(Grid):
         try:
             reply = self._app(own_message, own_context)
         except Exception as error:  # whatever a client app raises is an error reply in Flower
+            if self._tracebacks:
+                client = context.node_config["partition-id"]
+                log(ERROR, "Client %s raised an exception.", client, exc_info=error)
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
             return Message(Error(code, f"{type(error)}:<'{error}'>"), reply_to=message)
         context.state = own_context.state

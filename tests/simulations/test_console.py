@@ -1,8 +1,6 @@
 """An error is told in one sentence, and whose it is; where it comes from is never out of reach."""
 
 import errno
-import gc
-import logging
 import os
 import shlex
 from collections.abc import Callable
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from pncs_flower.clients import pytorch
 from pncs_flower.files import write_whole
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.cli import sweep as grid_commands
@@ -127,6 +126,17 @@ class Rule(UniformRule):
 """
 
 
+def test_error_in_a_client_keeps_its_traceback_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pytorch, "local_sgd", broken)
+    done = invoke(*RUN, "--output", str(tmp_path / "run"))
+    assert done.exit_code == 1
+    text = (tmp_path / "run" / "flwr.log").read_text(encoding="utf-8")
+    assert "Client 0 raised an exception.\nTraceback (most recent call last)" in text
+    assert "in broken\n" in text
+
+
 def test_error_in_a_users_rule_keeps_its_traceback_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,8 +165,6 @@ def test_error_of_a_write_names_its_file(tmp_path: Path, monkeypatch: pytest.Mon
 def test_full_disk_is_told_with_the_file_and_the_command_that_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Else pytest keeps the error, and with it the lock on the folder.
-    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", False)
     add = RunFolder.add_round
 
     def full(self: RunFolder, row: Any) -> None:
@@ -173,8 +181,6 @@ def test_full_disk_is_told_with_the_file_and_the_command_that_goes_on(
     assert "the same command again" not in done.output
     line = next(t for t in done.output.splitlines() if t.startswith("To go on with it: pncs "))
     command = shlex.split(line.removeprefix("To go on with it: pncs "))
-    del done
-    gc.collect()
     again = invoke(*command)
     assert again.exit_code == 0, again.output
     assert "[1/2]" not in again.output
