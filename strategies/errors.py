@@ -10,7 +10,6 @@ __all__ = [
     "DeadWorkerError",
     "EmptyRoundsError",
     "NoSummariesError",
-    "OtherUpdateError",
     "SelectionError",
     "TooFewClientsError",
     "UnsavableError",
@@ -72,7 +71,3 @@ def named(function: str, whose: str, number: int) -> Iterator[None]:
         log(ERROR, "%s", text, exc_info=error)
         # contextlib takes an error whose cause is a StopIteration for that StopIteration.
         raise SelectionError(text) from (None if isinstance(error, StopIteration) else error)
-
-
-class OtherUpdateError(ValueError):
-    """An update has other arrays, or arrays of another kind or shape, than the model."""

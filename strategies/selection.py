@@ -30,12 +30,12 @@ from .grids.polling import polled
 from .grids.releases import check_arguments
 from .grids.view import GridView
 from .options import CheckedOptions, SelectionOptions
-from .other_forms import OtherForms
 from .record import Records, RoundRecord
 from .replies.aggregation import aggregate
 from .replies.layers import share_layers
 from .replies.metrics import CommonMetrics
 from .replies.model import Model
+from .replies.other_forms import OtherForms
 from .replies.updates import Delivery, SketchCheck, UpdateChecks
 from .resume.remembered import Remembered, Setting
 from .resume.resumption import Resumption

@@ -11,8 +11,7 @@ from pncs_flower.layers import choose_layers
 from pncs_flower.protocol import LOSS, NUM_EXAMPLES, SUMMARY, SummaryRequest
 from pncs_flower.sketches import CoordinateShare, Sketch, parse_sketch
 
-from ..errors import OtherUpdateError
-from .model import Model
+from .model import Model, OtherUpdateError
 
 __all__ = ["SummaryDecoder", "check_update", "decode_loss", "read_array"]
 

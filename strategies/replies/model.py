@@ -7,12 +7,14 @@ from functools import cache
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from ..errors import OtherUpdateError
-
-__all__ = ["Model"]
+__all__ = ["Model", "OtherUpdateError"]
 
 _NUMPY = "numpy.ndarray"
 _KINDS = "fiub"  # numbers of floating point, whole numbers with and without sign, bool
+
+
+class OtherUpdateError(ValueError):
+    """An update has other arrays, or arrays of another kind or shape, than the model."""
 
 
 class Model:

@@ -13,13 +13,12 @@ from pncs_flower.layers import choose_layers, local_change
 from pncs_flower.protocol import SummaryRequest
 from pncs_flower.sketches import parse_sketch
 
-from ..errors import OtherUpdateError
 from ..grids.exchange import shortened, sort_replies
 from ..record import RoundRecord
 from ..rule import Metrics, Summary
 from .arrays import check_update, read_array
 from .metrics import CommonMetrics, Required, numbers
-from .model import Model
+from .model import Model, OtherUpdateError
 from .trees import check_trees, joins_trees
 
 __all__ = ["Delivery", "SketchCheck", "UntruthfulSketchError", "UpdateChecks", "sketch_mismatch"]

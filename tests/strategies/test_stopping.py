@@ -122,7 +122,13 @@ def test_a_run_that_is_never_stopped_has_the_same_bits(flower):
 
 @pytest.mark.parametrize("first", [2, 4])
 def test_after_a_restart_rounds_and_results_are_those_of_the_whole_run(flower, tmp_path, first):
-    start(strategy(checkpoint=tmp_path), first, evaluate_fn=count_rounds)
+    evaluated = []
+
+    def evaluate(number, arrays):
+        evaluated.append(number)
+        return count_rounds(number, arrays)
+
+    start(strategy(checkpoint=tmp_path), first, evaluate_fn=evaluate)
     seen = []
 
     def enough(number, result):
@@ -131,7 +137,8 @@ def test_after_a_restart_rounds_and_results_are_those_of_the_whole_run(flower, t
         return number == first + 1
 
     resumed = strategy(checkpoint=tmp_path)
-    result = start(resumed, 9, evaluate_fn=count_rounds, should_stop=enough)
+    result = start(resumed, 9, evaluate_fn=evaluate, should_stop=enough)
+    assert evaluated == list(range(first + 2))  # none twice
     assert seen == [(first + 1, list(range(1, first + 2)))]
     assert [record.round for record in resumed.history] == list(range(1, first + 2))
     assert result.arrays == start(strategy(), first + 1).arrays

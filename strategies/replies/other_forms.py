@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from flwr.serverapp.strategy import Strategy
 
-from .base_strategy import averages_models
-from .errors import SelectionError
-from .record import RoundRecord
+from ..base_strategy import averages_models
+from ..errors import SelectionError
+from ..record import RoundRecord
 
 __all__ = ["OtherForms"]
 
