@@ -45,11 +45,6 @@ class Rows:
             isinstance(rows, Sequence) and all(hasattr(row, "shape") for row in rows)
         ):
             rows = np.asarray(rows)  # lists of numbers
-        if type(rows) is not np.ndarray and isinstance(rows, (np.matrix, np.ma.MaskedArray)):
-            raise ValueError(
-                f"gradients in a {type(rows).__name__}, which computes otherwise than an array: "
-                "give np.asarray of it"
-            )
         if isinstance(rows, Sequence):
             shapes = {tuple(row.shape) for row in rows}
             if len(shapes) != 1 or len({_is_tensor(row) for row in rows}) != 1:
@@ -65,24 +60,21 @@ class Rows:
                 f"gradients of shape {shape}, want (clients, values), at least one of each: "
                 "flatten them"
             )
-        first: Any = rows[0] if isinstance(rows, Sequence) else rows
-        if _is_tensor(first):
-            import torch
+        arrays: Sequence[Any] = rows if isinstance(rows, Sequence) else [rows]
+        for array in arrays:
+            _check_array(array)
+        if not _is_tensor(arrays[0]):
+            return cls(rows, np, *shape)
+        import torch
 
-            if first.layout is not torch.strided:
-                raise ValueError(f"gradients of layout {first.layout}, want dense ones: to_dense()")
-            if first.is_complex() or first.dtype is torch.bool:
-                raise ValueError(f"gradients of dtype {first.dtype}, want real numbers")
-            return cls(rows, torch, *shape)
-        if first.dtype.kind not in "fiu" and first.dtype.name != "bfloat16":
-            raise ValueError(f"gradients of dtype {first.dtype}, want real numbers")
-        return cls(rows, np, *shape)
+        return cls(rows, torch, *shape)
 
     @property
     def precision(self) -> Precision:
         """The precision in which no input value is rounded more than its own type's."""
-        first = self.rows[0]
-        return "float64" if first.dtype.itemsize >= (4 if _is_whole(first) else 8) else "float32"
+        arrays = self.rows if isinstance(self.rows, Sequence) else self.rows[:1]
+        wide = (array.dtype.itemsize >= (4 if _is_whole(array) else 8) for array in arrays)
+        return "float64" if any(wide) else "float32"
 
     def block(self, start: int, stop: int, precision: Precision) -> Array:
         """Return some of the coordinates of all rows, shape (K, stop - start)."""
@@ -120,6 +112,24 @@ class Rows:
             yield
         finally:
             self.xp.set_float32_matmul_precision(before)
+
+
+def _check_array(array: Any) -> None:
+    """Raise ValueError unless it holds real numbers and computes as an array does."""
+    if isinstance(array, (np.matrix, np.ma.MaskedArray)):
+        raise ValueError(
+            f"gradients in a {type(array).__name__}, which computes otherwise than an array: "
+            "give np.asarray of it"
+        )
+    if _is_tensor(array):
+        import torch
+
+        if array.layout is not torch.strided:
+            raise ValueError(f"gradients of layout {array.layout}, want dense ones: to_dense()")
+        if array.is_complex() or array.dtype is torch.bool:
+            raise ValueError(f"gradients of dtype {array.dtype}, want real numbers")
+    elif array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
+        raise ValueError(f"gradients of dtype {array.dtype}, want real numbers")
 
 
 def _is_tensor(array: Any) -> bool:

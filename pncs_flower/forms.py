@@ -1,6 +1,7 @@
 """What cos_p means: from norms of sums and differences to a similarity, in four forms."""
 
 from math import comb
+from numbers import Real
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -11,6 +12,7 @@ __all__ = [
     "FORMS",
     "SMALLEST_RATIO",
     "Form",
+    "check_order",
     "check_parameters",
     "norm_ratio",
     "score",
@@ -35,15 +37,19 @@ Form = Literal["squared", "normalized", "printed", "power"]
 FORMS: tuple[Form, ...] = get_args(Form)
 
 SMALLEST_RATIO = 1e-290  # of two norms; below it the similarity has long reached its limit
+_LARGEST_ORDER = 100  # beyond some 1,000, coefficients and powers leave float64
 _CHUNK = 1 << 18  # pairs scored at a time, which bounds the temporaries
 
 
+def check_order(p: float) -> None:
+    """Raise ValueError unless p is a number from 1 to 100."""
+    if isinstance(p, bool) or not isinstance(p, Real) or not 1 <= p <= _LARGEST_ORDER:
+        raise ValueError(f"p is {p!r}, want a number from 1 to {_LARGEST_ORDER}; the paper takes 4")
+
+
 def check_parameters(p: float, form: str) -> None:
-    """Raise ValueError unless p is a finite number of at least 1 and the form exists."""
-    if isinstance(p, (bool, str)) or not isinstance(p, (int, float, np.number)):
-        raise ValueError(f"p is {p!r}, want a number of 1 or more; the paper takes 4")
-    if not 1 <= p < np.inf:
-        raise ValueError(f"p is {p}, want a finite number of 1 or more; the paper takes 4")
+    """Raise ValueError unless the order is one of `check_order` and the form exists."""
+    check_order(p)
     if form not in FORMS:
         raise ValueError(f"form is {form!r}, want one of {', '.join(FORMS)}")
 

@@ -114,7 +114,7 @@ def _norm(values: np.ndarray) -> float:
     largest = max(float(np.max(np.abs(values[s : s + _BLOCK]))) for s in starts)
     if not np.isfinite(largest):
         return np.nan
-    if largest == 0:
+    if np.float32(largest) == 0:  # or so small that float32, in which it is sent, has no such value
         return 0.0
     total = 0.0
     for start in starts:

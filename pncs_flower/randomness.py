@@ -8,7 +8,7 @@ __all__ = ["derive_seed", "generator", "raw_words"]
 
 
 def derive_seed(*names: int | str) -> int:
-    """Hash names such as ``(seed, "sketch", round, client)`` to a 64-bit seed.
+    """Hash names such as ``(seed, "sketch", round, client)`` to a seed of 63 bits.
 
     Parameters
     ----------

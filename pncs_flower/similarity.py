@@ -41,7 +41,7 @@ def cosine(u: Array, v: Array, p: float = 4, form: Form = "squared") -> float:
     u, v : np.ndarray or torch.Tensor
         Shape (d,), real.
     p : float (default: 4)
-        Order of the norm, 1 or more.
+        Order of the norm, 1 to 100.
     form : {"squared", "normalized", "printed", "power"} (default: "squared")
         How the paper's formula is read. With |.| for the p-norm:
 
@@ -89,7 +89,7 @@ def pairwise_cosine(gradients: Any, p: float = 4, form: Form = "squared") -> Arr
         torch.bfloat16. Tensors are scored on their device (tested on the CPU; no one has run it on
         a GPU yet).
     p : float (default: 4)
-        Order of the norm, 1 or more.
+        Order of the norm, 1 to 100.
     form : {"squared", "normalized", "printed", "power"} (default: "squared")
         See `Form`.
 

@@ -76,14 +76,14 @@ class Sketch(Protocol):
 
 
 class VectorSketch:
-    """A sketch whose numbers are a short vector with about the same cos_p: all but the drawing."""
+    """All of a sketch but the drawing; unless it says otherwise, a short vector of like cos_p."""
 
     name: ClassVar[str]
     wire: Wire
 
     def __post_init__(self) -> None:
-        if self._limit is not None and self._limit < 1:
-            raise ValueError(f"size of the sketch is {self._limit}, want 1 or more numbers")
+        if self._limit is not None and (type(self._limit) is not int or self._limit < 1):
+            raise ValueError(f"size of the sketch is {self._limit!r}, want 1 or more numbers")
         if self.wire not in WIRES:
             raise ValueError(f"wire is {self.wire!r}, want one of {', '.join(WIRES)}")
 

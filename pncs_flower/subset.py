@@ -5,6 +5,7 @@ from math import comb
 
 import numpy as np
 
+from pncs_flower.forms import check_order
 from pncs_flower.objective import SubsetObjective
 from pncs_flower.subset_exact import best_of_all
 from pncs_flower.subset_norm import nearest_mean_by_norm
@@ -135,7 +136,7 @@ def nearest_mean_subset(
     weights : np.ndarray, optional (default: None)
         Shape (K,), positive: the mean is weighted by these.
     p : float (default: 2)
-        Order of the norm, 1 or more. Other norms than L2 are enumerated up to 200 million values
+        Order of the norm, 1 to 100. Other norms than L2 are enumerated up to 200 million values
         (subsets times d); beyond, a greedy subset is improved by exchanges, without chance.
     seed, budget_seconds
         As in `least_aligned_subset`, whose search and rule for ties these are; of p = 2 alone.
@@ -161,8 +162,7 @@ def nearest_mean_subset(
         raise ValueError("vectors or target are not finite: leave such clients out")
     num_vectors = len(vectors)
     _check_size(size, num_vectors)
-    if not 1 <= p < np.inf:
-        raise ValueError(f"p is {p}, want a finite number, 1 or more")
+    check_order(p)
     offsets = vectors - target
     if weights is not None:
         weights = np.asarray(weights, dtype=np.float64)
@@ -171,6 +171,9 @@ def nearest_mean_subset(
         ):
             raise ValueError(f"weights are {weights}, want {num_vectors} finite positive numbers")
         offsets = offsets * weights[:, None]
+    # By a power of two, which rounds nothing: squares and fourth powers must not overflow.
+    exponent = int(np.frexp(np.max(np.abs(offsets), initial=0.0))[1])
+    offsets = np.ldexp(offsets, -exponent)
     if p == 2:
         # |sum of a_i (v_i - t)|^2 / (sum of a_i)^2, spelled out over members and pairs.
         products = offsets @ offsets.T
@@ -185,12 +188,9 @@ def nearest_mean_subset(
             offsets, equal if weights is None else weights, size, p
         )
     chosen = list(indices)
-    distance = np.linalg.norm(
-        np.average(vectors[chosen], axis=0, weights=None if weights is None else weights[chosen])
-        - target,
-        p,
-    )
-    return NearestMean(indices, float(distance), optimal)
+    mean = np.average(vectors[chosen], axis=0, weights=None if weights is None else weights[chosen])
+    distance = np.linalg.norm(np.ldexp(mean - target, -exponent), p)
+    return NearestMean(indices, float(np.ldexp(distance, exponent)), optimal)
 
 
 def _minimise(

@@ -25,7 +25,8 @@ def nearest_mean_by_norm(
     Parameters
     ----------
     offsets : np.ndarray
-        Shape (K, d), float64: weight times (vector - target).
+        Shape (K, d), float64: weight times (vector - target), near 1 at the largest, since powers
+        of it must not overflow.
     weights : np.ndarray
         Shape (K,), float64, positive.
     size : int
@@ -39,12 +40,10 @@ def nearest_mean_by_norm(
         Sorted rows; of ties, the lexicographically smallest that was met.
     """
     num_clients, num_values = offsets.shape
-    largest = np.max(np.abs(offsets), initial=0.0)
-    scaled = offsets / largest if largest > 0 else offsets  # a fourth power must not overflow
     relative = weights / weights.mean()
     if comb(num_clients, size) * num_values <= _MAX_VALUES:
-        return _enumerate(scaled, relative, size, p), True
-    return _exchange(scaled, relative, _greedy(scaled, relative, size, p), p), False
+        return _enumerate(offsets, relative, size, p), True
+    return _exchange(offsets, relative, _greedy(offsets, relative, size, p), p), False
 
 
 def _enumerate(offsets: np.ndarray, weights: np.ndarray, size: int, p: float) -> tuple[int, ...]:

@@ -14,7 +14,8 @@ Wire = Literal["float32", "float16", "int8"]
     The values.
 ``float16``
     A power of two, as its exponent, and the values divided by it: 11 bits of each value at any
-    scale (bare float16 ends at 65,504 and loses bits below 6e-5, where gradients live).
+    scale, but for those of less than 2^-14 of the largest (bare float16 ends at 65,504 and loses
+    bits below 6e-5, where gradients live).
 ``int8``
     The four bytes of a little-endian float32 step, and the values in steps, rounded to the nearest
     within -127 to 127: an error of at most 1/254 of the largest magnitude.
@@ -24,6 +25,10 @@ WIRES: tuple[Wire, ...] = get_args(Wire)
 
 _HEAD = {"float32": 0, "float16": 1, "int8": 4}
 _MAX_EXPONENT = 160  # float32 needs -148 to 128
+_NOT_FINITE = (
+    "the client's gradient or update is not finite, or too large for float32: look at its data and "
+    "its learning rate"
+)
 
 
 def pack(values: np.ndarray, wire: Wire) -> np.ndarray:
@@ -48,7 +53,7 @@ def pack(values: np.ndarray, wire: Wire) -> np.ndarray:
     if wire == "float16":
         if not math.isfinite(largest):
             return np.full(len(values) + 1, np.nan, dtype=np.float16)
-        exponent = math.frexp(largest)[1]
+        exponent = max(math.frexp(largest)[1], -_MAX_EXPONENT)  # below, float32 has nothing but 0
         return np.concatenate([[exponent], np.ldexp(exact, -exponent)]).astype(np.float16)
     step = np.float32(largest / 127)
     # A step rounded down to nothing (values near float32's smallest) leaves nothing to count.
@@ -90,9 +95,7 @@ def unpack(packed: np.ndarray, count: int, wire: Wire) -> np.ndarray:
     elif wire == "float16":
         exponent = float(packed[0])
         if not (abs(exponent) <= _MAX_EXPONENT and exponent.is_integer()):
-            raise ValueError(
-                f"sketch with the exponent {exponent}: the client's values were not finite"
-            )
+            raise ValueError(f"sketch with the exponent {exponent}: {_NOT_FINITE}")
         with np.errstate(over="ignore"):
             values = np.ldexp(packed[1:].astype(np.float64), int(exponent)).astype(np.float32)
     else:
@@ -100,13 +103,10 @@ def unpack(packed: np.ndarray, count: int, wire: Wire) -> np.ndarray:
         with np.errstate(over="ignore", invalid="ignore"):
             values = (packed[head:] * step).astype(np.float32)
         if not np.isfinite(step):
-            raise ValueError(f"sketch with the step {step}: the client's values were not finite")
+            raise ValueError(f"sketch with the step {step}: {_NOT_FINITE}")
     if not np.isfinite(values).all():
         place = int(np.argmin(np.isfinite(values)))
-        raise ValueError(
-            f"sketch with {values[place]} at position {place}: the client's gradient or update is "
-            "not finite, or too large for float32: look at its data and its learning rate"
-        )
+        raise ValueError(f"sketch with {values[place]} at position {place}: {_NOT_FINITE}")
     return values
 
 

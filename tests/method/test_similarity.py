@@ -137,6 +137,21 @@ def test_a_sequence_of_vectors_is_as_good_as_a_matrix() -> None:
     np.testing.assert_array_equal(pairwise_cosine(list(rows)), pairwise_cosine(rows))
 
 
+@pytest.mark.parametrize("first", [np.float16, np.float32, np.int8, np.uint8])
+def test_a_sequence_is_scored_in_the_precision_of_its_widest_vector(first: type) -> None:
+    narrow, wide = np.arange(1, 51).astype(first), 1e200 * sample("normal")[0, :50]
+    assert cosine(narrow, wide) == cosine(wide, narrow)
+    assert cosine(narrow, wide, form="normalized") == pytest.approx(
+        cosine(narrow.astype(float), wide / 1e200, form="normalized"), abs=1e-9
+    )
+
+
+@pytest.mark.parametrize("p", [1, 99, 99.5, 100])
+@pytest.mark.parametrize("form", FORMS)
+def test_the_largest_orders_are_numbers(p: float, form: Form) -> None:
+    assert np.isfinite(pairwise_cosine(sample("scales"), p, form)).all()
+
+
 @pytest.mark.parametrize("p", [3, 4])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_zero_vector_is_like_nothing(p: int, form: Form) -> None:
@@ -154,10 +169,19 @@ def test_a_zero_vector_is_like_nothing(p: int, form: Form) -> None:
         (np.ones((0, 3)), 4, "squared", r"shape \(0, 3\)"),
         (np.ones((2, 3)), 0.5, "squared", "p is 0.5"),
         (np.ones((2, 3)), math.nan, "squared", "p is nan"),
+        (np.ones((2, 3)), math.inf, "squared", "p is inf"),
+        (np.ones((2, 3)), 2000, "squared", "p is 2000, want a number from 1 to 100"),
+        (np.ones((2, 3)), 1e300, "power", "p is 1e\\+300"),
+        (np.ones((2, 3)), "4", "squared", "p is '4'"),
+        (np.ones((2, 3)), True, "squared", "p is True"),
         (np.ones((2, 3)), 4, "cubed", "form is 'cubed'"),
         (np.array([[1.0], [math.nan], [math.inf]]), 4, "squared", "rows 1, 2"),
         (np.ones((2, 3), dtype=complex), 4, "squared", "complex128"),
         ([np.ones(2), np.ones(3)], 4, "squared", r"\(2,\), \(3,\)"),
+        ([np.ones(2), np.ones(2, dtype=complex)], 4, "squared", "complex128"),
+        ([np.ones(2), np.array(["1", "2"])], 4, "squared", "<U1"),
+        ([np.ones(2), np.ma.masked_array([1.0, 2.0])], 4, "squared", "MaskedArray"),
+        ([torch.ones(2), torch.ones(2, dtype=torch.complex64)], 4, "squared", "complex64"),
         (torch.ones(2, 3).to_sparse(), 4, "squared", "sparse_coo, want dense ones"),
         (torch.ones(2, 3, dtype=torch.complex64), 4, "squared", "complex64"),
         (torch.ones(2, 3, dtype=torch.bool), 4, "squared", "torch.bool"),

@@ -10,6 +10,7 @@ from pncs_flower.sketches import (
     CoordinateShare,
     Count,
     Layers,
+    Norm,
     PowerMoments,
     Sketch,
     parse_sketch,
@@ -118,6 +119,18 @@ def test_a_share_that_cannot_be_read_is_told_which_there_are(spec: str) -> None:
 def test_a_size_of_zero_is_refused(spec: str) -> None:
     with pytest.raises(ValueError, match="is 0, want 1"):
         parse_sketch(spec)
+
+
+@pytest.mark.parametrize("size", [2.5, True, np.int64(3)])
+@pytest.mark.parametrize("kind", [Coordinates, CoordinateShare, Count, PowerMoments])
+def test_a_size_that_no_text_could_say_is_refused(kind: type, size: float) -> None:
+    with pytest.raises(ValueError, match="size of the sketch is"):
+        kind(size)
+
+
+@pytest.mark.parametrize("sketch", [*ALL, Norm("float16")], ids=lambda sketch: sketch.spec)
+def test_values_below_those_of_float32_are_zeros(sketch: Sketch) -> None:
+    assert not sketched(sketch, np.full(1000, 1e-60)).any()
 
 
 @pytest.mark.parametrize("num_values", [1, 30, 31, 90, 91, 1000])
@@ -308,6 +321,7 @@ def test_a_negative_norm_is_refused() -> None:
     ("spec", "expected"),
     [
         ("coordinates:3", [4.0, 6.0, 7.0]),
+        ("norm", [14.2828569412231445]),
         ("count:3", [8.0, 0.0, -2.0]),
     ],
 )

@@ -227,11 +227,18 @@ def test_nearest_mean_in_another_norm_is_a_local_optimum_where_there_are_too_man
     assert found.distance < min(distance(vectors, target, tuple(s), None, 4) for s in drawn)
 
 
-def test_nearest_mean_in_another_norm_is_right_at_any_scale() -> None:
+@pytest.mark.parametrize("p", [2, 4])
+@pytest.mark.parametrize("scale", [1e-250, 1e-100, 1.0, 1e100, 1e250])
+def test_nearest_mean_is_right_at_any_scale(p: float, scale: float) -> None:
     vectors = np.array([[1.0, 0], [0, 1], [1, 1], [-1, 0]])
-    for scale in (1e-100, 1.0, 1e100):
-        found = nearest_mean_subset(scale * vectors, np.zeros(2), 2, p=4)
-        assert found.indices == (0, 3)
+    assert nearest_mean_subset(scale * vectors, np.zeros(2), 2, p=p).indices == (0, 3)
+    alone = nearest_mean_subset(scale * vectors[:1], np.zeros(2), 1, p=p)
+    assert alone.distance == pytest.approx(scale)
+
+
+def test_nearest_mean_wants_an_order_that_is_a_number() -> None:
+    with pytest.raises(ValueError, match="p is '4'"):
+        nearest_mean_subset(np.ones((3, 2)), np.ones(2), 2, p="4")  # type: ignore[arg-type]
 
 
 def test_nearest_mean_of_all_is_the_mean() -> None:
