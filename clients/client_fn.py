@@ -37,7 +37,9 @@ def call_app(message: Message, context: Context, app: App) -> Message:
     Message
         Its reply, with one array record (training) and one metric record.
     """
-    instruction, _ = _NAMES.get(message.metadata.message_type, ("", ""))
+    if message.metadata.message_type not in _NAMES:
+        return app(message, context)
+    instruction, _ = _NAMES[message.metadata.message_type]
     if _STATE not in context.state:
         try:
             return app(message, context)

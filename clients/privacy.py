@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from pncs_flower.randomness import generator
+from pncs_flower.sketches import PowerMoments, Sketch
 
 __all__ = ["SketchNoise"]
 
@@ -64,8 +65,10 @@ class SketchNoise:
     def __post_init__(self) -> None:
         for name in ("clip_norm", "noise_multiplier"):
             value = getattr(self, name)
-            if not 0 < value < float("inf"):
-                raise ValueError(f"{name} is {value}, but must be a finite number above 0")
+            if isinstance(value, bool) or not (
+                isinstance(value, (int, float, np.number)) and 0 < value < math.inf
+            ):
+                raise ValueError(f"{name} is {value!r}, but must be a finite number above 0")
         most = _FLOAT32_MAX / (2 * _MOST_DEVIATIONS)
         if not 0 < self.standard_deviation <= most or self.clip_norm > most:
             raise ValueError(
@@ -80,7 +83,9 @@ class SketchNoise:
         return self.noise_multiplier * 2 * self.clip_norm
 
     def epsilon(self, delta: float, rounds: int = 1) -> float:
-        """Return the ε of so many summaries, by Google's accountant (dp-accounting).
+        """Return the ε of so many summaries, by Google's accounting (dp-accounting).
+
+        So many Gaussian releases are one with the noise divided by the root of their number.
 
         Parameters
         ----------
@@ -91,19 +96,22 @@ class SketchNoise:
 
         Raises
         ------
+        ValueError
+            If ``delta`` or ``rounds`` is out of range.
         ModuleNotFoundError
             If dp-accounting is not installed: ``pip install "pncs-flower[privacy]"``.
         """
+        if not 0 < delta < 1:
+            raise ValueError(f"delta is {delta}, but must be above 0 and below 1")
+        if rounds < 1:
+            raise ValueError(f"rounds is {rounds}, but must be at least 1")
         try:
-            from dp_accounting import GaussianDpEvent
-            from dp_accounting.pld import PLDAccountant
+            from dp_accounting import get_epsilon_gaussian
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(
                 'the accountant is not installed: pip install "pncs-flower[privacy]"'
             ) from error
-        accountant = PLDAccountant()
-        accountant.compose(GaussianDpEvent(self.noise_multiplier), rounds)
-        return float(accountant.get_epsilon(delta))
+        return float(get_epsilon_gaussian(self.noise_multiplier / math.sqrt(rounds), delta))
 
     def describe(self, delta: float = 1e-5) -> str:
         """Return one line with the standard deviation and the (ε, δ) of one round."""
@@ -115,6 +123,18 @@ class SketchNoise:
             f"Sketch noise: clipped to {self.clip_norm:g}, standard deviation "
             f"{self.standard_deviation:g} on each number; {spent}"
         )
+
+    def check_sketch(self, sketch: Sketch) -> None:
+        """Raise ValueError, with the remedy, for a sketch that clipping would change in kind.
+
+        Other sketches of a vector that is scaled down are scaled down too. Power moments are not:
+        their parts are the moments of the vector without its norm, and the norm.
+        """
+        if isinstance(sketch, PowerMoments):
+            raise ValueError(
+                f"the sketch {sketch.spec!r} cannot be clipped, and so has no noise: give the "
+                "strategy another, such as sketch='coordinates:2%'"
+            )
 
     def apply(
         self, sketches: dict[str, np.ndarray], round: int, client: str

@@ -118,9 +118,10 @@ class SummaryMod:
             if not self._restore_state:
                 return self._summarize(message, context, call_next, marker, ticket)
             before = copy_state(context.state)
-            reply = self._summarize(message, context, call_next, marker, ticket)
-            set_aside(context.state, before)
-            return reply
+            try:
+                return self._summarize(message, context, call_next, marker, ticket)
+            finally:
+                set_aside(context.state, before)
         if phase == TRAIN:
             kept = take_kept(context.state, ticket)
             if kept is not None:
@@ -151,6 +152,9 @@ class SummaryMod:
                     "nothing, or leave noise= out"
                 )
             return _loss(message, context, call_next, request)
+        sketch = parse_sketch(request.sketch)
+        if self._noise is not None:
+            self._noise.check_sketch(sketch)
         # The records are the app's, which may put its update in place of the weights in them.
         weights = _only_arrays(message.content, "the training message").copy()
         layers = choose_layers(weights, request.layers)
@@ -170,7 +174,6 @@ class SummaryMod:
             def values(name: str) -> np.ndarray:
                 return local_change(weights[name].numpy(), update[name].numpy())
 
-        sketch = parse_sketch(request.sketch)
         seed, server_round = int(marker["seed"]), int(marker["round"])  # type: ignore[arg-type]
         sketches = {
             layer: sketch.encode(

@@ -191,7 +191,7 @@ class Norm(VectorSketch):
     def decode(self, wire: np.ndarray, num_values: int) -> np.ndarray:
         """As `Sketch.decode`."""
         norm = super().decode(wire, num_values)
-        return np.maximum(norm, 0)  # a client's noise may have made it negative
+        return np.asarray(np.maximum(norm, 0))  # a client's noise may have made it negative
 
     def check_order(self, p: float) -> None:
         """Raise ValueError: a norm has no direction."""

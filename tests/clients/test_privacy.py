@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from pncs_flower.clients import SketchNoise, SummaryMod
 from pncs_flower.simulations.run.in_process import InProcessGrid
-from pncs_flower.strategies import PNCS, NoSummariesError, PowerOfChoice
+from pncs_flower.strategies import PNCS, GradientNorm, NoSummariesError, PowerOfChoice
 
 
 def sketches(scale: float) -> dict[str, np.ndarray]:
@@ -95,6 +95,44 @@ def test_the_client_says_what_it_spends(caplog):
     strategy = PNCS(FedAvg(fraction_evaluate=0.0), sketch="layers")
     strategy.start(grid, numpy_app.initial_arrays(), num_rounds=2)
     assert caplog.text.count("Sketch noise: clipped to 1, standard deviation 4") == 1
+
+
+@pytest.mark.parametrize("multiplier", [1e-9, 1e-3, 0.01, 1e6])
+def test_the_cost_of_any_noise_is_told_and_never_costs_the_summary(multiplier, caplog):
+    """An accountant that lays out a grid of losses asks for 76 GB where there is little noise."""
+    pytest.importorskip("dp_accounting", reason="needs pncs-flower[privacy]")
+    noise = SketchNoise(1.0, multiplier, secret=1)
+    grid = InProcessGrid(numpy_app.make_app(SummaryMod(noise=noise)), 3)
+    strategy = PNCS(FedAvg(fraction_evaluate=0.0), sketch="layers")
+    strategy.start(grid, numpy_app.initial_arrays(), num_rounds=1)
+    assert not strategy.history[0].rejected
+    assert f"(ε, δ) = ({noise.epsilon(1e-5):.3g}, 1e-05)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("delta", "rounds", "message"),
+    [(0.0, 1, "delta is 0"), (1.0, 1, "delta is 1"), (2.0, 1, "delta is 2"), (0.1, 0, "rounds is")],
+)
+def test_a_cost_of_nothing_is_refused(delta, rounds, message):
+    with pytest.raises(ValueError, match=message):
+        SketchNoise(1.0, 1.0).epsilon(delta, rounds)
+
+
+def test_no_honest_client_is_left_out_since_noise_made_its_norm_negative():
+    strategy = GradientNorm(FedAvg(fraction_evaluate=0.0), num_selected=2, queue_length=0)
+    mod = SummaryMod(noise=SketchNoise(1.0, 1.0, secret=1))
+    grid = InProcessGrid(numpy_app.make_app(mod), 8)
+    strategy.start(grid, numpy_app.initial_arrays(), num_rounds=4)
+    assert not any(record.rejected for record in strategy.history)
+
+
+def test_a_sketch_that_cannot_be_clipped_is_refused_with_another():
+    """Clipped with its norm, the moments would be those of other vectors, noise or not."""
+    strategy = PNCS(FedAvg(fraction_evaluate=0.0), sketch="power-moments:1")
+    grid = InProcessGrid(numpy_app.make_app(SummaryMod(noise=SketchNoise(1.0, 1.0))), 3)
+    with pytest.raises(NoSummariesError, match=r"sketch='coordinates:2%'"):
+        strategy.start(grid, numpy_app.initial_arrays(), num_rounds=1)
+    assert not any(numpy_app.times_trained(context) for context in grid.contexts.values())
 
 
 def test_noise_on_a_rounded_wire_format_is_an_error_that_says_what_to_do():
@@ -207,7 +245,15 @@ def test_noise_that_is_zero_or_does_not_fit_into_float32_is_refused(clip_norm, m
         SketchNoise(clip_norm, multiplier)
 
 
-@pytest.mark.parametrize("options", [{"clip_norm": 0.0}, {"noise_multiplier": float("nan")}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"clip_norm": 0.0},
+        {"noise_multiplier": float("nan")},
+        {"clip_norm": "1"},
+        {"clip_norm": True},
+    ],
+)
 def test_option_out_of_range(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         SketchNoise(**{"clip_norm": 1.0, "noise_multiplier": 1.0, **options})

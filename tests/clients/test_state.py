@@ -3,11 +3,20 @@
 import numpy as np
 import pytest
 from apps import numpy_app
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.clients import SummaryMod
+from pncs_flower.protocol import MARKER, SummaryRequest
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS, GradientMemory
 
@@ -123,6 +132,29 @@ def test_a_gradient_or_loss_that_is_asked_for_leaves_no_trace_either():
     grid = InProcessGrid(make_app(mod), CLIENTS)
     PNCS(FedAvg(), summary="gradient").start(grid, numpy_app.initial_arrays(), num_rounds=2)
     assert not any("gradients" in context.state for context in grid.contexts.values())
+
+
+def test_a_training_that_is_refused_leaves_no_trace_in_the_state_that_the_caller_holds():
+    """Flower drops a state whose app raises; the bridge to older servers holds on to it."""
+
+    def broadcasts(message, context, call_next):
+        reply = call_next(message, context)
+        reply.content["arrays"]["head.bias"] = Array(np.ones((3, 1), np.float32))
+        return reply
+
+    app = make_app(SummaryMod(restore_state=True))
+    mod = SummaryMod(restore_state=True)
+    context = next(iter(InProcessGrid(app, 1).contexts.values()))
+    marker = {"phase": "summarize", "round": 1, "seed": 5, "ticket": "a"}
+    content = RecordDict({"arrays": numpy_app.initial_arrays(), "config": ConfigRecord()})
+    content[MARKER] = ConfigRecord({**marker, **SummaryRequest().to_config()})
+
+    def call(message, context):
+        return broadcasts(message, context, app)
+
+    with pytest.raises(ValueError, match="other arrays than the model"):
+        mod(Message(content, context.node_id, MessageType.TRAIN), context, call)
+    assert not context.state
 
 
 def test_nothing_of_the_librarys_stays_in_the_state_of_who_was_chosen_last():

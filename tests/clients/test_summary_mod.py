@@ -185,6 +185,23 @@ def test_client_fn_app_remembers_its_kind_between_messages():
     assert "pncs-client-fn" in grid.contexts[NODE].state
 
 
+@pytest.mark.parametrize("message_type", ["query", "train.sgd"])
+def test_client_fn_app_is_handed_what_it_has_no_name_for(message_type):
+    content = RecordDict({"arrays": client_fn_app.initial_arrays(), "config": ConfigRecord()})
+    content["config"]["server-round"] = 1
+
+    def reasons(first: str | None) -> str:
+        grid = InProcessGrid(client_fn_app.make_app(summary_mod), 1)
+        if first:
+            grid.send_and_receive([Message(content, NODE, first)])
+        (reply,) = grid.send_and_receive([Message(content, NODE, message_type)])
+        return reply.error.reason
+
+    assert reasons(MessageType.TRAIN) == reasons(
+        None
+    )  # Flower's own word, which says what is wrong
+
+
 def test_key_error_of_an_ordinary_app_stays_an_error():
     def broken(message, context, call_next):
         raise KeyError("lr")
