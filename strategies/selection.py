@@ -336,7 +336,8 @@ class SelectionStrategy(Strategy):
         if arrays is None:
             record.notes.append("no new model came out of this round: the last one is kept")
         if record.chosen:
-            self._selector.observe(training.plan, record.chosen, delivery.metrics)
+            used = delivery.metrics if problem is None else {}
+            self._selector.observe(training.plan, record.chosen, used)
             self._selector.end_round(
                 training.plan, record.answered, training.sent, sound, not record.delivered
             )

@@ -174,7 +174,8 @@ def _most(dtype: np.dtype) -> float:
 
     With larger weights every client's loss and gradient would be infinite in the next round, and so
     would the square of a change in the memory of an adaptive base strategy. In double precision no
-    more is allowed than in single: sketches of it would be infinite on the wire.
+    more is allowed than in single: sketches of it would be infinite on the wire. In half precision
+    the dtype's own range counts, so there such a square may be infinite: `aggregate` sees to that.
     """
     square = float(np.sqrt(np.finfo(np.float32).max)) / 4
     return min(square, float(np.finfo(dtype).max))

@@ -269,6 +269,18 @@ def test_a_value_as_large_as_may_be_does_not_stop_an_adaptive_base_for_good(base
     assert "1" in strategy.history[3].delivered
 
 
+def test_a_rule_does_not_take_updates_for_applied_whose_model_is_not_used():
+    """GradientMemory keeps what they would have brought, and nobody cools down for them."""
+    huge = changed("half.weight", lambda v: np.full_like(v, 65000))
+    strategy = GradientMemory(FedAdam(**ONLY_TRAIN), num_selected=4, queue_length=4)
+    run(strategy, huge, rounds=1)
+    (record,) = strategy.history
+    assert any("the moments that FedAdam keeps" in note for note in record.notes)
+    state = strategy._selector.state()
+    assert not any(state["queue"].values())
+    assert np.linalg.norm(state["rule"]["residual"]) > 1.0
+
+
 @pytest.mark.parametrize("norm", [0.01, 1e9])
 @pytest.mark.parametrize("name", ["temperature", "unused.weight", "half.weight", "swapped.weight"])
 def test_clipping_takes_every_kind_of_array(norm, name):
