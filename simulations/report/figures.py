@@ -149,7 +149,7 @@ def draw_similarities(run: Run, path: Path) -> None:
         for i, j in pairs:
             axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, linewidth=1.6))
         axes.set_title(f"round {row['round']}", fontsize=10)
-        axes.set_facecolor("#eeeeee")
+        axes.set_facecolor("#bbbbbb")  # darker than the colour of no similarity
         axes.set_xticks(range(len(clients)), clients, fontsize=7)
         axes.set_yticks(range(len(clients)), clients, fontsize=7)
         axes.tick_params(length=0)
@@ -168,8 +168,7 @@ def _matrix(row: Mapping[str, Any], clients: Sequence[str]) -> NDArray[np.float6
 
 
 def _lines(results: GridResults) -> list[str]:
-    every = dict.fromkeys(line for lines in results.panels.values() for line in lines)
-    return [results.reference, *(line for line in every if line != results.reference)]
+    return [results.reference, *(line for line in results.lines if line != results.reference)]
 
 
 def _plain(text: str) -> str:

@@ -55,9 +55,7 @@ def write_report(folder: Path, results: GridResults) -> Path:
         "<h2>Converged accuracy</h2>",
         _converged(results),
         _at_rounds(results),
-        "<h2>Rounds to reach an accuracy</h2>",
         _targets(results),
-        "<h2>Paired tests</h2>",
         _tests(results),
         _choices(results, folder / "choices.png"),
         _similarities(results, folder / "similarities.png"),
@@ -116,7 +114,7 @@ def _claims(results: GridResults) -> str:
 
 
 def _converged(results: GridResults) -> str:
-    lines = _all_lines(results)
+    lines = results.lines
     columns: list[dict[str, tuple[float, float]]] = []
     for by_line in results.panels.values():
         column = {}
@@ -228,7 +226,7 @@ def _at_rounds(results: GridResults) -> str:
             ],
             axis=0,
         )
-        for line in _all_lines(results)
+        for line in results.lines
         if all(line in by_line for by_line in results.panels.values())
     }
     rows = []
@@ -236,7 +234,7 @@ def _at_rounds(results: GridResults) -> str:
         n: _best({line: float(mean[n - 1]) for line, mean in means.items()}, results)
         for n in wanted
     }
-    for line in _all_lines(results):
+    for line in results.lines:
         # A mean over other plots than those of the others would not compare with theirs.
         mean = means.get(line)
         shown = [
@@ -252,6 +250,8 @@ def _at_rounds(results: GridResults) -> str:
 
 def _targets(results: GridResults) -> str:
     targets = results.grid["report"]["targets"]
+    if not targets:
+        return ""
     rows = []
     for panel, by_line in results.panels.items():
         for line, runs in by_line.items():
@@ -265,7 +265,8 @@ def _targets(results: GridResults) -> str:
         "Median round over seeds, and how many runs reach it at all; a run that does not counts as "
         "later than all rounds."
     )
-    return table(["rule", *map(percent, targets)], rows, caption)
+    shown = table(["rule", *map(percent, targets)], rows, caption)
+    return f"<h2>Rounds to reach an accuracy</h2>{shown}"
 
 
 def _tests(results: GridResults) -> str:
@@ -289,7 +290,8 @@ def _tests(results: GridResults) -> str:
         "there can be."
     )
     headings = ["against", "difference", "seeds", "p", "p (Holm)", "least p"]
-    return table(headings, rows, caption) + _without_reference(results)
+    shown = (table(headings, rows, caption) if rows else "") + _without_reference(results)
+    return shown and f"<h2>Paired tests</h2>{shown}"
 
 
 def _without_reference(results: GridResults) -> str:
@@ -360,10 +362,6 @@ def _write_csv(folder: Path, results: GridResults) -> None:
     write_csv(folder / "runs.csv", table_of_runs)
     write_csv(folder / "rounds.csv", rounds)
     write_csv(folder / "tests.csv", tests)
-
-
-def _all_lines(results: GridResults) -> list[str]:
-    return list(dict.fromkeys(line for lines in results.panels.values() for line in lines))
 
 
 def _best(values: dict[str, float], results: GridResults) -> str | None:

@@ -96,6 +96,11 @@ class GridResults:
         return str(self.grid["report"]["reference"])
 
     @property
+    def lines(self) -> list[str]:
+        """The lines that have a result in any panel."""
+        return list(dict.fromkeys(line for lines in self.panels.values() for line in lines))
+
+    @property
     def lost(self) -> list[str]:
         """The panels without any result."""
         # Files of 0.1.0 do not name the panels.

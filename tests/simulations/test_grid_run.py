@@ -156,6 +156,20 @@ def test_a_panel_without_any_result_is_remembered(finished: Path, tmp_path: Path
     assert read_results(folder).lost == ["shards 9"]
 
 
+@pytest.mark.parametrize("heading", ["Rounds to reach an accuracy", "Paired tests"])
+def test_a_page_has_no_empty_table(heading: str, finished: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(finished, tmp_path / "grid")
+    about = json.loads((folder / "grid.json").read_text())
+    about["report"]["targets"] = []
+    (folder / "grid.json").write_text(json.dumps(about) + "\n")
+    for path in (folder / "cells").glob("*uniform*"):
+        path.unlink()
+    page = write_report(folder, read_results(folder)).read_text()
+    assert heading in (finished / "report.html").read_text()
+    assert heading not in page
+    assert "<tbody></tbody>" not in page
+
+
 def test_runs_of_several_releases_are_told_of(finished: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(finished, tmp_path / "grid")
     other = next((folder / "cells").glob("*uniform-1-*"))
