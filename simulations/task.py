@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .config import Agreeing, Config
-from .data.datasets import as_float, dataset_fingerprint, load_dataset, unwritable
+from .data.datasets import (
+    as_float,
+    dataset_fingerprint,
+    every_nth_of_each_class,
+    load_dataset,
+    unwritable,
+)
 from .data.partitions import check_partition, partition_examples
 from .models.cut_network import FROZEN_PREFIX, build_tail
 from .models.frozen import load_frozen, weights_fingerprint
@@ -71,11 +77,7 @@ class Inputs:
 
     def with_validation(self) -> "Inputs":
         """Return the same with every tenth training example of a class in place of the test."""
-        rank = np.zeros(len(self.train_labels), dtype=np.int64)
-        for label in np.unique(self.train_labels):
-            of_label = self.train_labels == label
-            rank[of_label] = np.arange(of_label.sum())
-        held_back = rank % _VALIDATION_STEP == _VALIDATION_STEP - 1
+        held_back = every_nth_of_each_class(self.train_labels, _VALIDATION_STEP)
         return replace(
             self,
             train_labels=np.array(self.train_labels[~held_back]),

@@ -19,6 +19,7 @@ __all__ = [
     "ImageData",
     "as_float",
     "dataset_fingerprint",
+    "every_nth_of_each_class",
     "load_dataset",
     "unwritable",
 ]
@@ -79,6 +80,16 @@ def unwritable(values: NDArray[Any]) -> NDArray[Any]:
 def as_float(images: NDArray[np.uint8], max_value: int) -> NDArray[np.float32]:
     """Return images as float32 in [0, 1]."""
     return images.astype(np.float32) / np.float32(max_value)
+
+
+def every_nth_of_each_class(labels: NDArray[np.int64], n: int) -> NDArray[np.bool_]:
+    """Return, for each example, whether it is the n-th, 2n-th, ... of its class."""
+    rank = np.zeros(len(labels), dtype=np.int64)
+    for label in np.unique(labels):
+        of_label = labels == label
+        rank[of_label] = np.arange(of_label.sum())
+    chosen: NDArray[np.bool_] = rank % n == n - 1
+    return chosen
 
 
 @cache
@@ -163,11 +174,7 @@ def _digits() -> ImageData:
     images = digits.images.astype(np.uint8)[:, None]
     labels = digits.target.astype(np.int64)
     # The examples come writer by writer: every fifth of a class has all writers in both parts.
-    rank = np.zeros(len(labels), dtype=np.int64)
-    for label in range(10):
-        of_label = labels == label
-        rank[of_label] = np.arange(of_label.sum())
-    test = rank % _DIGITS_TEST_STEP == _DIGITS_TEST_STEP - 1
+    test = every_nth_of_each_class(labels, _DIGITS_TEST_STEP)
     return ImageData(
         images[~test],
         labels[~test],

@@ -4,6 +4,7 @@ import hashlib
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from urllib.error import URLError
 from urllib.parse import urljoin
@@ -111,9 +112,10 @@ def _fetch(url: str, path: Path, checksum: str) -> None:
                         f"{url} has MD5 {found}, but the published file has {checksum}: try again, "
                         "or give another address with --from"
                     )
-    except URLError as error:
+    except (URLError, HTTPException, TimeoutError, ConnectionError) as error:
+        reason = error.reason if isinstance(error, URLError) else type(error).__name__
         raise OSError(
-            f"{url} cannot be fetched ({error.reason}): is there a network? Or give a mirror with "
+            f"{url} cannot be fetched ({reason}): is there a network? Or give a mirror with "
             "--from, or put the files in place yourself (pncs data check says where)"
         ) from None
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from pncs_flower.randomness import derive_seed
 
+from ..data.datasets import as_float
 from .state_dict import State, read_state
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def normalize(
         Shape (N, 3, 32 or more, 32 or more), float32.
     """
     mean, deviation = (torch.tensor(v).view(1, 3, 1, 1) for v in _NORMALIZATION[normalization])
-    pixels = torch.from_numpy(images.astype(np.float32) / np.float32(max_value))
+    pixels = torch.from_numpy(as_float(images, max_value))
     if resize:
         pixels = nn.functional.interpolate(
             pixels, (resize, resize), mode="bilinear", antialias=True

@@ -1,6 +1,7 @@
 """Downloads are checked before they are kept; from a server on loopback, not from the internet."""
 
 import hashlib
+import socket
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.cli import data as data_commands
+from pncs_flower.simulations.data import download as downloads
 from pncs_flower.simulations.data.download import SOURCES, Source, download
 
 CONTENT = b"some examples" * 1000
@@ -63,6 +65,44 @@ def test_a_file_that_is_not_the_published_one_is_not_kept(server: str, tmp_path:
 def test_without_a_network_it_says_what_else_can_be_done(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"cannot be fetched .*a mirror with --from"):
         download(source(), tmp_path, lambda name, size: None)
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+BROKEN = {
+    "IncompleteRead": HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nab",
+    "TimeoutError": HEAD + b"Content-Length: 30\r\n\r\nab",
+    "BadStatusLine": b"nonsense\r\n\r\n",
+    "RemoteDisconnected": b"",
+    "Not Found": b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("reason", BROKEN)
+def test_a_site_that_breaks_off_is_named_with_the_reason(
+    reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downloads, "_TIMEOUT", 0.5)
+    done = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(BROKEN[reason])
+                if reason == "TimeoutError":
+                    done.wait(30)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        try:
+            with pytest.raises(OSError, match=rf"{address}/x.gz cannot be fetched \({reason}\)"):
+                download(source(), tmp_path / "data", lambda name, size: None, address)
+        finally:
+            done.set()
+            thread.join()
+    assert [path for path in (tmp_path / "data").rglob("*") if path.is_file()] == []
 
 
 def test_the_command_takes_a_mirror_and_says_how_to_use_what_it_got(
