@@ -95,7 +95,8 @@ class RoundRecord:
             parts.append(f"{len(self.answered)} of {len(self.asked)} asked answered")
         parts.append(f"{len(self.delivered)} of {len(self.chosen)} chosen delivered")
         if self.rejected:
-            parts.append(f"{len(self.rejected)} rejected")
+            who, why = next(iter((self.reasons("training") or self.rejected).items()))
+            parts.append(f"{len(self.rejected)} rejected (client {who}, {why})")
         return "; ".join(parts)
 
     def reasons(self, phase: str) -> dict[str, str]:

@@ -253,7 +253,7 @@ class SelectionStrategy(Strategy):
             check_evaluation(self.base, len(self._clients))
         elif len(self._clients) < evaluating:  # noted now, before the record is written
             record.notes.append("too few clients are left for an evaluation: there is none")
-        self._tell_if_everybody_is_chosen()
+        self._tell_what_has_no_effect()
         self._selector.learn_sizes(self._roster.num_examples)
         self._selector.note_without_examples(self._roster.without_examples, server_round)
         plan = self._selector.plan(server_round, list(self._clients))
@@ -341,7 +341,8 @@ class SelectionStrategy(Strategy):
             self._selector.end_round(
                 training.plan, record.answered, training.sent, sound, not record.delivered
             )
-        log(INFO, "\t└──> %s", record.line())
+        in_vain = bool(record.chosen) and not record.delivered
+        log(WARNING if in_vain else INFO, "\t└──> %s", record.line())
         if not self._told_traffic:  # once a run
             self._told_traffic = log_traffic(record)
         self._records.write()
@@ -405,8 +406,20 @@ class SelectionStrategy(Strategy):
         self._training = Training(messages, plan, checks, sketches, grid, self._timeout)
         return self._training.send(record)
 
-    def _tell_if_everybody_is_chosen(self) -> None:
-        if len(self._clients) > self.rule.num_selected or self._everybody_told:
+    def _tell_what_has_no_effect(self) -> None:
+        """Log, once a run, that there is nothing to choose or that nobody ever rests."""
+        queue_length, num_selected = self.options.queue_length, self.rule.num_selected
+        if len(self.history) == 1 and 0 < queue_length < num_selected:
+            log(
+                WARNING,
+                "queue_length is %d and num_selected is %d: a client rests for queue_length / "
+                "num_selected rounds, which is less than one, so nobody ever rests. For two rounds "
+                "of rest use queue_length=%d",
+                queue_length,
+                num_selected,
+                2 * num_selected,
+            )
+        if len(self._clients) > num_selected or self._everybody_told or self._roster.excluded:
             return
         self._everybody_told = True
         log(
@@ -414,7 +427,7 @@ class SelectionStrategy(Strategy):
             "num_selected is %d and %d clients take part, so all are chosen in each round: there "
             "is nothing to choose. (flwr run simulates 2 clients unless it is told otherwise, as "
             "by --federation-config num-supernodes=10)",
-            self.rule.num_selected,
+            num_selected,
             len(self._clients),
         )
 

@@ -35,7 +35,7 @@ def log_traffic(record: RoundRecord) -> bool:
         + (f" and {_size(summaries)} of summaries" if record.asked else "")
         + f" went up, {share:.0%} of what the updates of all {clients} clients would take"
     )
-    if share > 1:
+    if share > 1 and summaries > training:  # else it is the choice of so many that costs
         log(
             WARNING,
             "%s. A smaller sketch asks for less, such as sketch='coordinates:5%%@int8', and so do "

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import IO
 
 __all__ = ["hold_folder", "holding"]
@@ -43,6 +44,6 @@ def hold_folder(path: Path) -> IO[str] | None:
         file.close()
         raise ValueError(
             f"another process still writes to {path}: wait until it ends, or stop it (fuser -v "
-            f"{path / 'lock'} names it)"
+            f"{quote(str(path / 'lock'))} names it)"
         ) from None
     return file

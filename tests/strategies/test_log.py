@@ -45,7 +45,7 @@ def test_the_line_counts_those_that_failed(log):
         RoundRobin(FedAvg(), num_selected=3, seed=0), clients=4, mods=(fails, summary_mod), rounds=1
     )
     (line,) = log("chosen ")
-    assert line.endswith("Round 1: chosen 0, 1, 3; 2 of 3 chosen delivered; 1 rejected")
+    assert "Round 1: chosen 0, 1, 3; 2 of 3 chosen delivered; 1 rejected (client " in line
 
 
 def test_the_line_of_many_clients_is_no_longer_than_a_line():
@@ -107,3 +107,26 @@ def test_every_rule_can_be_had_without_its_strategy():
     assert [r.chosen for r in run(strategy).history] == [
         r.chosen for r in run(PNCS(FedAvg(), num_selected=2, queue_length=2)).history
     ]
+
+
+@pytest.mark.parametrize(("queue", "times"), [(0, 0), (1, 1), (2, 1), (3, 0), (6, 0)])
+def test_a_queue_in_which_nobody_rests_is_told_of_once(log, queue, times):
+    strategy = run(RoundRobin(FedAvg(), num_selected=3, queue_length=queue), clients=9)
+    told = log("nobody ever rests")
+    assert len(told) == times
+    assert all("queue_length=6" in text for text in told)
+    assert any(record.cooling for record in strategy.history) == (queue >= 3)
+
+
+def test_a_round_in_vain_is_a_warning_with_a_reason(caplog):
+    caplog.set_level("INFO", logger="flwr")
+    run(RoundRobin(FedAvg(), num_selected=2, max_weight=0.5), rounds=2)
+    lines = [record for record in caplog.records if ": chosen " in record.getMessage()]
+    assert [record.levelname for record in lines] == ["WARNING"] * 2
+    assert all("must be above 0 and at most 0.5" in record.getMessage() for record in lines)
+
+
+def test_a_smaller_sketch_is_not_advised_where_the_updates_are_what_costs(log):
+    run(PNCS(FedAvg(), num_selected=3, queue_length=0), clients=3, rounds=1)
+    assert log("of what the updates of all 3 clients would take")
+    assert not log("A smaller sketch")
