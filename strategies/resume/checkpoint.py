@@ -19,7 +19,7 @@ from .log import RoundLog
 
 __all__ = ["Checkpoint", "CheckpointFolder"]
 
-_FORMAT = "pncs-checkpoint 5"
+_FORMAT = "pncs-checkpoint 6"
 _KEPT = 2
 _PATTERN = "round-*.checkpoint"
 _MANIFEST = "manifest"

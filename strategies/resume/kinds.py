@@ -37,7 +37,7 @@ CHANGING = {
     *("array", "tensor", "generator", "bit-generator", "random-state", "random"),
     *("datetime", "path"),
 }
-"""Kinds that may differ from start to start: they are saved in any case, and never compared."""
+"""Kinds that may differ from start to start: they are saved in any case, and no settings."""
 
 _SETTINGS = (
     *(FunctionType, type, ModuleType, logging.Logger, np.ufunc, re.Pattern),

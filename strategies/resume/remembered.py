@@ -22,6 +22,7 @@ SKIP = "not_in_checkpoint"
 Setting = list[str]
 """A value as a person reads it, and a checksum of all of it."""
 
+_ARRAYS = {"array", "tensor"}
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 _ADDRESS = re.compile(" at 0x[0-9a-f]+")
@@ -51,6 +52,8 @@ class Remembered:
     settings : dict of str to Setting
         The attributes as they were made, by the name of the class and of the attribute, but for
         those that a run may begin with otherwise: arrays, random generators, times and paths.
+    made : dict of str to str
+        Checksums of those of them that hold arrays, and no generators, times or paths.
     there : dict of str to object
         What a run finds when it is taken up, by name, and so is not written.
 
@@ -65,6 +68,7 @@ class Remembered:
         for root in roots:
             self._add(root)
         self.settings: dict[str, Setting] = {}
+        self.made: dict[str, str] = {}
         self.there: dict[str, Any] = {f"<{name}>": owner for name, owner in self._owners.items()}
         self.there |= self._attributes(skipped=True)
         for path, value in self._attributes().items():
@@ -72,8 +76,11 @@ class Remembered:
             with _remedy(path):
                 found = _surveyed(encoder, value, path)
             self.there |= encoder.found
-            if not encoder.kinds & CHANGING:
+            changing = encoder.kinds & CHANGING
+            if not changing:
                 self.settings[path] = found
+            elif changing <= _ARRAYS:
+                self.made[path] = found[1]
 
     def ids(self) -> dict[int, str]:
         """Return the names of what is not written, by its id, for an `Encoder`."""

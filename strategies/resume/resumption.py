@@ -17,7 +17,7 @@ from ..record import RoundRecord
 from ..stopping import EvaluateFunction, ShouldStop
 from .checkpoint import Checkpoint, CheckpointFolder
 from .remembered import SKIP, Remembered, Setting
-from .settings import differences
+from .settings import differences, in_words
 from .snapshot import Decoder, Encoder, decode, encode
 
 __all__ = ["Resumable", "Resumption"]
@@ -68,6 +68,7 @@ class Resumption:
         self._folder = CheckpointFolder(folder)
         self._remembered: Remembered | None = None
         self._settings: dict[str, Setting] = {}
+        self._made: dict[str, str] = {}
         self._configs: dict[str, ConfigRecord] = {}
         self._result = Result()
         self._stopped = False
@@ -123,6 +124,7 @@ class Resumption:
         self._remembered = strategy.remembered()
         given = strategy.settings(arrays, self._configs)
         self._settings = given | self._remembered.settings
+        self._made = self._remembered.made
         self.offset, self._result = 0, Result(arrays=arrays)
         with self._folder.held():
             return self._run(strategy, loop, arrays, num_rounds, evaluate_fn, should_stop)
@@ -139,13 +141,14 @@ class Resumption:
         saved = self._folder.load()
         if saved is not None:
             self._take_up(strategy, saved)
-            log(INFO, "Going on after round %d of %d.", self.offset, num_rounds)
         else:
             # A run that was killed before its first checkpoint may have written a record already.
             strategy.restore_history([])
         if self._stopped and should_stop is not None:
             log(INFO, "The run was stopped early after round %d, and stays so.", self.offset)
             return self._result
+        if self.offset:
+            self._say_what_is_left(num_rounds)
         self._stopped = False
         self._encoded(strategy, self._result.arrays)  # or say now that it cannot be saved
         if self.offset < num_rounds:
@@ -161,12 +164,27 @@ class Resumption:
                 self._result.arrays = result.arrays
             done = strategy.history[-1].round if self._stopped else num_rounds
             try:
-                self.save(strategy, done, self._result.arrays)
+                self.save(strategy, done, self._result.arrays, last=True)
             except UnsavableError as error:  # the run is done, so there is nothing to stop
-                _note_unsaved(strategy, done, error)
+                _note_unsaved(strategy, done, error, last=True)
         return self._result
 
-    def save(self, strategy: Resumable, round_number: int, arrays: ArrayRecord) -> None:
+    def _say_what_is_left(self, num_rounds: int) -> None:
+        if self.offset < num_rounds:
+            log(INFO, "Going on after round %d of %d.", self.offset, num_rounds)
+        elif self.offset == num_rounds:
+            log(INFO, "All %d rounds are done already: nothing is left to do.", num_rounds)
+        else:
+            log(
+                WARNING,
+                "The run in %s has %d rounds already, more than the %d asked for: nothing is left "
+                "to do, and its result is that of %d rounds.",
+                *(self._path, self.offset, num_rounds, self.offset),
+            )
+
+    def save(
+        self, strategy: Resumable, round_number: int, arrays: ArrayRecord, last: bool = False
+    ) -> None:
         """Save the run after a round. A full disk costs the checkpoint, but not the run.
 
         Raises
@@ -184,13 +202,18 @@ class Resumption:
             )
         if round_number <= self.offset:
             return  # saved before, or nothing has happened yet
-        about = {"round": round_number, "stopped": self._stopped, "settings": self._settings}
+        about = {
+            "round": round_number,
+            "stopped": self._stopped,
+            "settings": self._settings,
+            "made": self._made,
+        }
         state = self._encoded(strategy, arrays)
         lines = [self._line(record) for record in strategy.history[self._saved :]]
         try:
             self._folder.save(round_number, Checkpoint(about, *state, lines))
         except OSError as error:
-            _note_unsaved(strategy, round_number, error)
+            _note_unsaved(strategy, round_number, error, last)
         else:
             self._saved = len(strategy.history)
 
@@ -240,13 +263,14 @@ class Resumption:
         about, remembered = saved.about, self._remembered
         assert remembered is not None
         if other := differences(about["settings"], self._settings):
-            before = about["settings"]
-            own = any(before.get(n, now)[1] != now[1] for n, now in remembered.settings.items())
+            own = other.keys() & remembered.settings.keys()
             hint = f". {SKIP} of its class names attributes that may differ" if own else ""
             raise ValueError(
-                f"the run in {self._path} had other settings ({other}): go on with the same, or "
-                f"use another folder{hint}"
+                f"the run in {self._path} had other settings ({in_words(other)}): go on with the "
+                f"same, or use another folder{hint}"
             )
+        self._made = about["made"]
+        _warn_of_others(self._made, remembered.made)
         decoder = Decoder(saved.arrays, remembered.there)
         nodes = saved.state
         attributes = {path: decoder.decode(node) for path, node in nodes["remembered"].items()}
@@ -298,9 +322,25 @@ class Resumption:
         return asked
 
 
-def _note_unsaved(strategy: Resumable, number: int, error: Exception) -> None:
+def _warn_of_others(saved: Mapping[str, str], given: Mapping[str, str]) -> None:
+    """Name attributes with arrays that were made otherwise; a model may be drawn at random."""
+    names = [n for n in dict.fromkeys([*saved, *given]) if saved.get(n) != given.get(n)]
+    if names:
+        log(
+            WARNING,
+            "%s %s made otherwise than in the run that is taken up: what was saved is used. To "
+            "change %s, use another folder.",
+            *(", ".join(names), *(("was", "it") if len(names) == 1 else ("were", "them"))),
+        )
+
+
+def _note_unsaved(strategy: Resumable, number: int, error: Exception, last: bool) -> None:
+    follows = (
+        "The run is done; started again, it repeats the rounds that were not saved"
+        if last
+        else "The run goes on, and to save it is tried again after the next round"
+    )
     strategy.history[-1].notes.append(
-        f"no checkpoint of this round was written: {error}. The run goes on, and is saved again "
-        "after the next round, if there is room by then"
+        f"no checkpoint of this round was written: {error}. {follows}"
     )
     log(WARNING, "No checkpoint of round %d was written: %s", number, error)

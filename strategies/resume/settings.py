@@ -11,7 +11,7 @@ from ..base_strategy import unwrap
 from ..options import CheckedOptions
 from .remembered import Setting, setting
 
-__all__ = ["MAY_DIFFER", "differences", "settings_of"]
+__all__ = ["MAY_DIFFER", "differences", "in_words", "settings_of"]
 
 MAY_DIFFER = frozenset(
     {
@@ -24,6 +24,7 @@ MAY_DIFFER = frozenset(
 )
 """The options that may be others when a run is taken up; so may num_rounds, and evaluate_fn."""
 
+_CHIEF = ("rule", "base")  # if it is another, so is all that it was made with
 _MOST = 5
 
 
@@ -50,17 +51,22 @@ def settings_of(
     return found
 
 
-def differences(saved: Mapping[str, Setting], given: Mapping[str, Setting]) -> str:
-    """Return in words how settings differ; an empty text if they do not."""
+def differences(saved: Mapping[str, Setting], given: Mapping[str, Setting]) -> dict[str, str]:
+    """Return in words how settings differ, by name; if rule or base is another, only that."""
     nothing = ["nothing", ""]
-    found = []
+    found = {}
     for name in dict.fromkeys([*saved, *given]):
         before, now = saved.get(name, nothing), given.get(name, nothing)
         if before[1] != now[1]:
             same = " (another one)" if before[0] == now[0] else ""
-            found.append(f"{name}: saved {before[0]}, given {now[0]}{same}")
+            found[name] = f"{name}: saved {before[0]}, given {now[0]}{same}"
+    return {name: found[name] for name in _CHIEF if name in found} or found
+
+
+def in_words(found: Mapping[str, str]) -> str:
+    """Return the first few differences in one text."""
     more = f"; and {len(found) - _MOST} more" if len(found) > _MOST else ""
-    return "; ".join(found[:_MOST]) + more
+    return "; ".join([*found.values()][:_MOST]) + more
 
 
 def _release() -> str:

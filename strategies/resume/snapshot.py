@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UnsavableError
+from .functions import fingerprint
 from .kinds import KINDS, is_setting, kind_of
 
 __all__ = ["Decoder", "Encoder", "decode", "encode"]
@@ -92,7 +93,8 @@ class Encoder:
             self.found[path] = value
         if key in self._outside:
             name = getattr(value, "__qualname__", None) or type(value).__qualname__
-            return {"outside": [self._outside[key], name]}
+            made = [fingerprint(value)] if self._survey else []
+            return {"outside": [self._outside[key], name, *made]}
         if key in self._written:
             return {"same": self._written[key][0]}
         if self._depth == _DEEPEST:

@@ -224,4 +224,26 @@ def test_full_disk_is_in_the_record_with_the_file_and_what_to_do(tmp_path, monke
     (note,) = resumed.history[1].notes
     assert note.startswith("no checkpoint of this round was written: ")
     assert fails[0] in note
-    assert "if there is room by then" in note
+    assert note.endswith("to save it is tried again after the next round")
+
+
+@pytest.mark.parametrize("number", [28, 5])
+def test_note_of_a_last_round_that_was_not_saved_promises_no_next_one(
+    tmp_path, monkeypatch, number
+):
+    def write(path, content):
+        if "round-00000002" in str(path):
+            raise OSError(number, os.strerror(number), str(path))
+        write_whole(path, content)
+
+    monkeypatch.setattr(checkpoint, "write_whole", write)
+    strategy = RoundRobin(FedAvg(), checkpoint=tmp_path, seed=3)
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 5)
+    strategy.start(grid, numpy_app.initial_arrays(), num_rounds=2)
+    (note,) = strategy.history[1].notes
+    assert os.strerror(number) in note
+    assert "next round" not in note
+    assert "room" not in note
+    assert note.endswith(
+        "The run is done; started again, it repeats the rounds that were not saved"
+    )

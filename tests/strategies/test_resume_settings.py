@@ -1,6 +1,11 @@
 """A run is taken up with the same settings only; the error names what differs, with both values."""
 
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -202,3 +207,174 @@ def test_what_differs_from_start_to_start_is_no_setting(tmp_path):
     start(tmp_path, base=base, rounds=2)
     assert base.started == Timed.starts  # as it was made
     assert base.first.tolist() == [Timed.starts - 1] * 3  # as it was saved, though nothing used it
+
+
+class Scheduled(FedAvg):
+    """Has something to choose its learning rate with."""
+
+    def __init__(self, schedule: Any) -> None:
+        super().__init__(fraction_evaluate=0.0)
+        self.schedule = schedule
+
+
+def with_generator(values: Any) -> Any:
+    return [np.random.default_rng(), values]
+
+
+TAKEN_UP = (
+    "Scheduled.schedule was made otherwise than in the run that is taken up: what was saved is "
+    "used. To change it, use another folder."
+)
+
+
+@pytest.mark.parametrize("make", [np.array, lambda v: {"lrs": np.array(v)}, "torch", "flower"])
+def test_other_array_of_the_base_is_not_taken_silently(tmp_path, make, caplog):
+    if make == "torch":
+        make = pytest.importorskip("torch").tensor
+    elif make == "flower":
+        make = lambda values: ArrayRecord([np.array(values)])  # noqa: E731
+    for rounds, rate in [(1, 0.1), (2, 0.1)]:
+        start(tmp_path, Scheduled(make([rate, rate])), rounds=rounds)
+    assert "made otherwise" not in caplog.text
+    for rounds in (3, 4):  # what counts is how the first run made it, not the one that went on
+        caplog.clear()
+        base = Scheduled(make([0.01, 0.01]))
+        start(tmp_path, base, rounds=rounds)
+        assert caplog.text.count("made otherwise") == 1
+        assert [r.message for r in caplog.records if r.message == TAKEN_UP] == [TAKEN_UP]
+        if make is np.array:
+            assert base.schedule.tolist() == [0.1, 0.1]
+    caplog.clear()
+    start(tmp_path, Scheduled(make([0.1, 0.1])), rounds=5)
+    assert "made otherwise" not in caplog.text
+
+
+def test_array_made_where_there_was_none_is_named_and_so_are_several(tmp_path, caplog):
+    before, after = Scheduled(np.zeros(2)), Scheduled(np.ones(2))
+    before.first, after.second = np.zeros(2), np.zeros(2)  # type: ignore[attr-defined]
+    start(tmp_path, before)
+    start(tmp_path, after, rounds=2)
+    names = "Scheduled.schedule, Scheduled.first, Scheduled.second were made otherwise"
+    assert caplog.text.count(names) == 1
+
+
+@pytest.mark.parametrize("make", [np.random.default_rng, Path, with_generator])
+def test_generators_and_paths_that_differ_are_no_warning(tmp_path, make, caplog):
+    start(tmp_path, Scheduled(make(1 if make is not Path else "a")))
+    start(tmp_path, Scheduled(make(2 if make is not Path else "b")), rounds=2)
+    assert "made otherwise" not in caplog.text
+
+
+def falling(first: Any, *, least: float = 0.001) -> Callable[[int], Any]:
+    def rate(round_number: int, power: int = 2, *, scale: float = 1.0) -> Any:
+        if round_number in {1, 2, 5} or str(round_number) in {"first", "second", "third"}:
+            return first
+        return max(least, scale / round_number**power)
+
+    rate.__kwdefaults__ = {"scale": 1.0}
+    return rate
+
+
+def counting() -> Callable[[], int]:
+    count = 0
+
+    def asked() -> int:
+        nonlocal count
+        count += 1
+        return asked() if count < 0 else count
+
+    return asked
+
+
+def with_default(value: Any) -> Callable[..., Any]:
+    return lambda number, rate=value, *, scale=value: rate * scale
+
+
+LAMBDAS: dict[str, tuple[Any, Any]] = {
+    "constant": (lambda r: 0.1, lambda r: 0.01),
+    "kind of constant": (lambda r: 1, lambda r: True),
+    "sign of zero": (lambda r: 0.0, lambda r: -0.0),
+    "name": (lambda r: min(r, 1), lambda r: max(r, 1)),
+    "code": (lambda r: r + 1, lambda r: r * 1),
+    "arguments": (lambda *r: r, lambda r: r),
+    "function inside": (lambda r: [lambda: 0.1], lambda r: [lambda: 0.2]),
+    "slice": (lambda r: r[1:2], lambda r: r[1:3]),
+    "default": (with_default(0.1), with_default(0.2)),
+    "closure": (falling(0.1), falling(0.01)),
+    "another cell": (falling(0.1), falling(0.1, least=0.1)),
+    "tuple in a closure": (falling((1, "a")), falling((1, "b"))),
+    "number of NumPy's in a closure": (falling(np.float32(1)), falling(np.float32(2))),
+    "function in a closure": (falling(lambda: 0.1), falling(lambda: 0.2)),
+    "class in a closure": (falling(int), falling(float)),
+}
+
+
+@pytest.mark.parametrize("name", LAMBDAS)
+def test_other_function_of_the_same_name_is_refused(tmp_path, name):
+    before, after = LAMBDAS[name]
+    start(tmp_path, Scheduled(before))
+    start(tmp_path, Scheduled(before), rounds=2)
+    refusal = r"\(Scheduled\.schedule: saved <function .*>, given <function .*> \(another one\)\)"
+    with pytest.raises(ValueError, match=refusal):
+        start(tmp_path, Scheduled(after), rounds=3)
+
+
+SAME: dict[str, Callable[[], Any]] = {
+    "lambda": lambda: lambda r: 0.1 if r in {"a", "b", "c", "d"} else min(r, 1),
+    "closure": lambda: falling(0.1),
+    "objects in a closure": lambda: falling([object(), np.zeros(2)]),
+    "function that calls itself": counting,
+    "default": lambda: with_default(object()),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_same_function_is_taken_up_by_a_process_with_another_hash_seed(tmp_path, name):
+    program = (
+        "import sys; sys.path[:0] = sys.argv[2:4]; import test_resume_settings as t; "
+        "t.start(sys.argv[1], t.Scheduled(t.SAME[sys.argv[4]]()))"
+    )
+    here = Path(__file__).parent
+    paths = [str(tmp_path), str(here), str(here.parent)]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *paths, name],
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    strategy, _ = start(tmp_path, Scheduled(SAME[name]()), rounds=2)
+    assert [record.round for record in strategy.history] == [1, 2]
+
+
+def test_function_that_has_counted_is_still_the_same(tmp_path):
+    asked = counting()
+    start(tmp_path, Scheduled(asked))
+    asked()
+    start(tmp_path, Scheduled(asked), rounds=2)
+
+
+def test_another_rule_or_base_is_all_that_a_refusal_names(tmp_path):
+    start(tmp_path, base=FedAdam(**ADAM))
+    had = r"had other settings \(%s\): go on with the same, or use another folder$"
+    rule = "rule: saved 'PNCSRule', given 'RoundRobinRule'"
+    base = "base: saved 'FedAdam', given 'FedAvgM'"
+    with pytest.raises(ValueError, match=had % rule):
+        start(tmp_path, base=FedAdam(**{**ADAM, "eta": 1.0}), kind=RoundRobin, rounds=2, seed=1)
+    with pytest.raises(ValueError, match=had % base):
+        start(tmp_path, base=FedAvgM(**MOMENTUM), rounds=2, seed=1)
+    with pytest.raises(ValueError, match=had % f"{rule}; {base}"):
+        start(tmp_path, base=FedAvgM(**MOMENTUM), kind=RoundRobin, rounds=2)
+
+
+def test_fewer_rounds_than_there_are_is_said_plainly(tmp_path, caplog):
+    _, whole = start(tmp_path, rounds=3)
+    caplog.clear()
+    _, fewer = start(tmp_path, rounds=2)
+    words = "has 3 rounds already, more than the 2 asked for: nothing is left to do"
+    assert [r.levelname for r in caplog.records if words in r.message] == ["WARNING"]
+    assert fewer.arrays == whole.arrays
+    start(tmp_path, rounds=3)
+    assert "All 3 rounds are done already" in caplog.text
+    assert "Going on" not in caplog.text
