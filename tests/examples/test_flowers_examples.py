@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -288,7 +289,19 @@ def test_a_run_that_is_made_longer_is_the_longer_run(name: str, tmp_path: Path) 
     assert outcome(tmp_path, 4) == outcome(None, 4)
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As in a worker of Ray: sums over several threads have other last bits."""
+    torch = pytest.importorskip("torch", reason="needs pncs-flower[simulation]")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.importorskip("threadpoolctl").threadpool_limits(1):
+        yield
+    torch.set_num_threads(threads)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
 def test_all_of_them_on_ray(tmp_path: Path) -> None:
     """With the choices and the model that the same app has in process, if it is not random."""
     pytest.importorskip("ray", reason="needs pncs-flower[simulation]")
