@@ -75,3 +75,12 @@ def test_a_run_of_a_grid_file_is_a_grid(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     assert (tmp_path / "out" / "report.html").is_file()
+
+
+def test_the_in_process_grid_has_a_short_name() -> None:
+    from pncs_flower import simulations
+    from pncs_flower.simulations.run.in_process import InProcessGrid
+
+    assert simulations.InProcessGrid is InProcessGrid
+    with pytest.raises(AttributeError, match="no attribute 'Grid'"):
+        _ = simulations.Grid
