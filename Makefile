@@ -25,11 +25,11 @@ soak: $(INSTALLED)
 	    PNCS_HONEST_ROUNDS=1000 PNCS_SUPERLINK_KILLS=3 PNCS_RAY_KILLS=5 \
 	    PNCS_RAY_ROUNDS=200 PNCS_CUTS=200 \
 	    $(BIN)/python -m pytest -v --durations=0 -o timeout=3600 \
-	    tests/strategies/test_checkpoint.py tests/strategies/test_checkpoint_files.py \
-	    tests/strategies/test_hostile.py \
+	    tests/strategies/resume/test_checkpoint.py tests/strategies/resume/test_checkpoint_files.py \
+	    tests/strategies/replies/test_hostile.py \
 	    tests/strategies/test_soak.py tests/deployment/test_kill.py \
-	    tests/simulations/test_resume.py tests/simulations/test_faults_on_ray.py \
-	    tests/simulations/test_cut_files.py
+	    tests/simulations/run/test_resume.py tests/simulations/run/test_faults_on_ray.py \
+	    tests/simulations/run/test_cut_files.py
 
 # The library on the oldest Flower that it promises to work with, in an environment of its own.
 OLDEST := build/flwr-oldest
@@ -39,12 +39,8 @@ oldest:
 	    pytest-timeout "$$(sed -n 's/^dependencies = \["flwr>=\([0-9.]*\),.*/flwr==\1.*/p' pyproject.toml)"
 	$(OLDEST)/bin/python -m pip install -q --no-deps -e .
 	$(OLDEST)/bin/python -m pytest -m "not slow" $(addprefix tests/clients/test_,summary_mod.py form.py state.py) \
-	    $(addprefix tests/strategies/test_,drop_in.py templates.py legacy.py round.py rules.py \
-	    roster.py ride_along.py faults.py liars.py grid_faults.py checkpoint.py introduction.py \
-	    introductions.py stopping.py grid_view.py time_limit.py log.py situations.py \
-	    secure_aggregation.py last_record.py checkpoint_files.py resume_settings.py \
-	    trees.py other_forms.py) \
-	    tests/examples/test_flowers_examples.py
+	    $(addprefix tests/strategies/,grids legacy replies resume round rules/test_rules.py \
+	    test_log.py test_stopping.py) tests/examples/test_flowers_examples.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

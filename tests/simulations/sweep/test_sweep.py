@@ -229,7 +229,7 @@ def test_more_clients_than_there_are_cannot_be_selected() -> None:
 
 
 def test_the_grid_of_the_documentation_is_valid(tmp_path: Path) -> None:
-    page = Path(__file__).parents[2] / "docs" / "grids.md"
+    page = Path(__file__).parents[3] / "docs" / "grids.md"
     path = tmp_path / "grid.toml"
     path.write_text(page.read_text().split("```toml\n")[1].split("```")[0])
     grid = read_grid(path)

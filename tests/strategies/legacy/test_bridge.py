@@ -49,7 +49,7 @@ from pncs_flower.strategies import (
 )
 from pncs_flower.strategies.legacy import LegacySelection
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 CLIENTS = 6
 SELECTIONS: dict[str, Callable[..., SelectionStrategy]] = {
     "PNCS": PNCS,

@@ -33,7 +33,7 @@ from pncs_flower.strategies import (
 )
 from pncs_flower.strategies.record import append_json_line
 
-TESTS = Path(__file__).resolve().parent.parent
+TESTS = Path(__file__).resolve().parents[2]
 KILLS = int(os.environ.get("PNCS_KILLS", "4"))
 
 

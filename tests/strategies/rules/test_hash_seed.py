@@ -8,7 +8,7 @@ from pathlib import Path
 
 from apps.every_rule import STRATEGIES
 
-TESTS = Path(__file__).parent.parent
+TESTS = Path(__file__).parents[2]
 
 
 def run(program: str, hash_seed: int) -> str:

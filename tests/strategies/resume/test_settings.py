@@ -331,11 +331,11 @@ SAME: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", SAME)
 def test_same_function_is_taken_up_by_a_process_with_another_hash_seed(tmp_path, name):
     program = (
-        "import sys; sys.path[:0] = sys.argv[2:4]; import test_resume_settings as t; "
+        "import sys; sys.path[:0] = sys.argv[2:4]; import test_settings as t; "
         "t.start(sys.argv[1], t.Scheduled(t.SAME[sys.argv[4]]()))"
     )
     here = Path(__file__).parent
-    paths = [str(tmp_path), str(here), str(here.parent)]
+    paths = [str(tmp_path), str(here), str(here.parents[1])]
     done = subprocess.run(
         [sys.executable, "-c", program, *paths, name],
         env={**os.environ, "PYTHONHASHSEED": "7"},
