@@ -1,6 +1,6 @@
-r"""Seconds of a grid's cells, beside the same runs through `flwr run` on Ray.
+r"""Seconds of a sweep's cells, beside the same runs through `flwr run` on Ray.
 
-Five rules of a grid: first with several seeds by the grid's own runner, its start included, one
+Five rules of a sweep: first with several seeds by the sweep's own runner, its start included, one
 after the other in this process or on Ray; then each rule, with the first seed, by `pncs run`, which
 starts `flwr run`. Both give the same accuracies in every round, which is checked.
 
@@ -24,22 +24,22 @@ from measure import machine
 
 from pncs_flower.simulations.cli.console import parse_setting
 from pncs_flower.simulations.run.folder import read_rounds
-from pncs_flower.simulations.sweep.file import read_grid
+from pncs_flower.simulations.sweep.file import read_sweep
 from pncs_flower.simulations.sweep.plan import Report
-from pncs_flower.simulations.sweep.run import CELLS, cell_files, run_grid
-from pncs_flower.simulations.sweep.sweep import Cell, Grid
+from pncs_flower.simulations.sweep.run import CELLS, cell_files, run_sweep
+from pncs_flower.simulations.sweep.sweep import Cell, Sweep
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "simulations" / "experiments"
 RULES = ("pncs", "active-fl", "fedcor", "gradient-memory", "uniform")
 
 
-def by_grid(grid: Grid, folder: Path, workers: int) -> dict[str, list[float]]:
+def by_sweep(sweep: Sweep, folder: Path, workers: int) -> dict[str, list[float]]:
     """Run all cells and return the accuracies of each rule with the first seed."""
-    failures = run_grid(grid, folder, workers, lambda cell, done, total: None)
+    failures = run_sweep(sweep, folder, workers, lambda cell, done, total: None)
     if failures:
         raise RuntimeError(str(failures))
     found = {}
-    for path, cell in cell_files(grid.cells(), folder / CELLS).items():
+    for path, cell in cell_files(sweep.cells(), folder / CELLS).items():
         _, *rounds, _ = (json.loads(line) for line in path.read_text("utf-8").splitlines())
         if cell.seed == 0:
             found[cell.line] = [row["accuracy"] for row in rounds]
@@ -59,21 +59,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--grid", type=Path, default=EXPERIMENTS / "table2.toml")
-    parser.add_argument("--quick", action="store_true", help="the grid's quick version")
+    parser.add_argument("--sweep", type=Path, default=EXPERIMENTS / "table2.toml")
+    parser.add_argument("--quick", action="store_true", help="the sweep's quick version")
     parser.add_argument("--workers", type=int, default=0, help="0: in this process, one by one")
-    parser.add_argument("--seeds", type=int, default=6, help="of the grid's own runner")
+    parser.add_argument("--seeds", type=int, default=6, help="of the sweep's own runner")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings")
     options = parser.parse_args()
-    grid = read_grid(options.grid)
-    grid = grid.quickened() if options.quick else grid
-    settings = {**grid.settings, "device": "cpu", **dict(map(parse_setting, options.settings))}
-    grid = replace(
-        grid,
+    sweep = read_sweep(options.sweep)
+    sweep = sweep.quickened() if options.quick else sweep
+    settings = {**sweep.settings, "device": "cpu", **dict(map(parse_setting, options.settings))}
+    sweep = replace(
+        sweep,
         rules=RULES,
-        rule={name: own for name, own in grid.rule.items() if name in RULES},
+        rule={name: own for name, own in sweep.rule.items() if name in RULES},
         report=Report(),
-        shards=grid.shards[:1],
+        shards=sweep.shards[:1],
         seeds=options.seeds,
         tune={},
         settings=settings,
@@ -83,10 +83,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="pncs-") as name:
         folder = Path(name)
         start = time.perf_counter()
-        accuracies = by_grid(grid, folder / "grid", options.workers)
-        cells = grid.cells()
+        accuracies = by_sweep(sweep, folder / "sweep", options.workers)
+        cells = sweep.cells()
         together = (time.perf_counter() - start) / len(cells)
-        print(f"{len(cells)} cells by the grid, {how}: {together:.2f} s a cell", flush=True)
+        print(f"{len(cells)} cells by the sweep, {how}: {together:.2f} s a cell", flush=True)
         first = [cell for cell in cells if cell.seed == 0]
         start = time.perf_counter()
         for cell in first:

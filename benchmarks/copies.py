@@ -1,6 +1,6 @@
-r"""What a process of a grid holds, with and without room for copies of its clients' examples.
+r"""What a process of a sweep holds, with and without room for copies of its clients' examples.
 
-The first cell of a grid, each time in a process of its own: with copies up to the process's share
+The first cell of a sweep, each time in a process of its own: with copies up to the process's share
 of memory, and with none. Printed are the process's private memory at the end (the features of
 frozen layers are mapped from a file, which all processes share), the seconds of the median round
 after the first, and whether both give the same accuracies.
@@ -25,7 +25,7 @@ from unittest.mock import patch
 from measure import machine, own_megabytes
 
 from pncs_flower.simulations.cli.console import parse_setting
-from pncs_flower.simulations.sweep.file import read_grid
+from pncs_flower.simulations.sweep.file import read_sweep
 from pncs_flower.simulations.sweep.plan import Report
 from pncs_flower.simulations.sweep.sweep import Cell
 
@@ -68,14 +68,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--grid", type=Path, default=EXPERIMENTS / "table2.toml")
-    parser.add_argument("--quick", action="store_true", help="the grid's quick version")
+    parser.add_argument("--sweep", type=Path, default=EXPERIMENTS / "table2.toml")
+    parser.add_argument("--quick", action="store_true", help="the sweep's quick version")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings")
     options = parser.parse_args()
-    grid = read_grid(options.grid)
-    grid = grid.quickened() if options.quick else grid
-    settings = {**grid.settings, "device": "cpu", **dict(map(parse_setting, options.settings))}
-    cell = replace(grid, report=Report(), tune={}, settings=settings).cells()[0]
+    sweep = read_sweep(options.sweep)
+    sweep = sweep.quickened() if options.quick else sweep
+    settings = {**sweep.settings, "device": "cpu", **dict(map(parse_setting, options.settings))}
+    cell = replace(sweep, report=Report(), tune={}, settings=settings).cells()[0]
     print(machine(), flush=True)
     print(f"{cell.panel}, {cell.line}, seed {cell.seed}, {cell.config.num_rounds} rounds")
     found = []

@@ -235,7 +235,7 @@ def default_run_config() -> dict[str, Scalar]:
     return dict(_default_settings())
 
 
-# A grid asks for them once or twice for each of its cells.
+# A sweep asks for them once or twice for each of its cells.
 @cache
 def _default_settings() -> Mapping[str, Scalar]:
     with (APP_DIRECTORY / "pyproject.toml").open("rb") as file:

@@ -26,13 +26,13 @@ from .console import (
     write_what_cannot_be_shown,
 )
 from .data import data
-from .sweep import grid, report, reproduce
+from .sweep import report, reproduce, sweep
 
 __all__ = ["app", "main"]
 
 
 class _Commands(TyperGroup):
-    """Takes ``run FILE.toml`` for ``grid FILE.toml``: a run of many is a run too."""
+    """Gives ``run FILE.toml`` to the command ``sweep``: a run of many is a run too."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Take ``--traceback`` wherever it stands: it is added to the end of what has failed."""
@@ -40,16 +40,17 @@ class _Commands(TyperGroup):
         return super().parse_args(ctx, [_TRACEBACK] * (others != args) + others)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] == "run" and _names_grid(args):
-            args = ["grid", *args[1:]]
+        """Choose the command by its name, and by whether it is given a file."""
+        if args and args[0] == "run" and _names_sweep(args):
+            return "sweep", self.get_command(ctx, "sweep"), args[1:]
         return super().resolve_command(ctx, args)
 
 
 _TRACEBACK = "--traceback"
 
 
-def _names_grid(args: list[str]) -> bool:
-    """Tell whether a grid's file is among the arguments, and not as an option's value."""
+def _names_sweep(args: list[str]) -> bool:
+    """Tell whether a sweep's file is among the arguments, and not as an option's value."""
     return any(
         text.lower().endswith(".toml")
         and not text.startswith("-")
@@ -80,7 +81,7 @@ pncs run --gpus-per-client 0.25 --set lr=0.05 --set layers=fc2
 
 pncs run --engine in-process --output runs/first
 
-pncs run grid.toml --seeds 5 [dim](pncs grid --help)[/dim]
+pncs run sweep.toml --seeds 5 [dim](pncs sweep --help)[/dim]
 
 pncs run --resume runs/first --rounds 40
 """
@@ -207,7 +208,7 @@ def run(
             _run_in_process(config, clients)
 
 
-app.command()(grid)
+app.command()(sweep)
 app.command()(report)
 app.command()(reproduce)
 app.add_typer(data, name="data")

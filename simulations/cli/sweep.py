@@ -1,4 +1,4 @@
-"""`pncs grid`, `pncs reproduce` and `pncs report`: many runs by one command, and what they show."""
+"""`pncs sweep`, `pncs reproduce` and `pncs report`: many runs by one command."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -20,13 +20,13 @@ from rich.progress import (
 from ..config import APP_DIRECTORY, CHOICES, Scalar, unused_settings
 from .console import err, out, parse_setting, said_plainly
 
-__all__ = ["grid", "report", "reproduce"]
+__all__ = ["report", "reproduce", "sweep"]
 
 EXPERIMENTS = APP_DIRECTORY / "experiments"
-"""The grids of the paper's tables and figures."""
+"""The sweeps of the paper's tables and figures."""
 
 TABLE1 = "table1"
-"""The study of client pairs, which is no grid."""
+"""The study of client pairs, which is no sweep."""
 
 _SECONDS_BETWEEN_LINES = 60
 """Of a log, which shows no bar."""
@@ -49,13 +49,13 @@ _ONLY = Annotated[
     list[str] | None,
     typer.Option(
         metavar="AXIS=VALUES",
-        help="A part of the grid, such as shards=1,2 or rules=pncs,uniform; its report takes the "
+        help="A part of the sweep, such as shards=1,2 or rules=pncs,uniform; its report takes the "
         "place of the whole's, and the whole's comes back with the whole.",
     ),
 ]
 
 
-def grid(
+def sweep(
     file: Annotated[Path, typer.Argument(help="TOML file; see simulations/experiments.")],
     output: Annotated[
         Path | None,
@@ -64,12 +64,12 @@ def grid(
         ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds, from 0.")] = None,
-    quick: Annotated[bool, typer.Option(help="The grid's quick version.")] = False,
+    quick: Annotated[bool, typer.Option(help="The sweep's quick version.")] = False,
     workers: _WORKERS = None,
     only: _ONLY = None,
     settings: _SET = None,
 ) -> None:
-    """Run a grid, or what is missing of it, and write its report."""
+    """Run a sweep, or what is missing of it, and write its report."""
     with said_plainly(_FULL_DISK):
         changes = dict(parse_setting(text) for text in settings or [])
         folder = output or Path("runs") / (f"{file.stem}-quick" if quick else file.stem)
@@ -110,7 +110,7 @@ def reproduce(
         if name not in (*known, "all"):
             raise ValueError(f"there is no {name!r}: choose one of {', '.join(known)}, or all")
         if only and name in (TABLE1, "all"):
-            raise ValueError(f"--only is for a part of one grid, and {name} is none")
+            raise ValueError(f"--only is for a part of one sweep, and {name} is none")
         if dataset is not None and dataset not in CHOICES["dataset"]:
             raise ValueError(f"--data {dataset} must be one of {', '.join(CHOICES['dataset'])}")
         changes: dict[str, Scalar] = {"dataset": dataset} if dataset else {}
@@ -142,7 +142,7 @@ def reproduce(
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="What pncs grid or pncs reproduce wrote.")],
+    folder: Annotated[Path, typer.Argument(help="What pncs sweep or pncs reproduce wrote.")],
 ) -> None:
     """Write report.html, with its pictures as PNG and its numbers as CSV."""
     with said_plainly():
@@ -161,11 +161,11 @@ def _run(
     model: str | None = None,
 ) -> bool:
     """Return whether a cell failed."""
-    from ..sweep.file import read_grid
+    from ..sweep.file import read_sweep
     from ..sweep.part import part_of
     from ..sweep.sweep import Cell
 
-    wanted = read_grid(file)
+    wanted = read_sweep(file)
     if quick:
         wanted = wanted.quickened()
     wanted = replace(
@@ -178,7 +178,7 @@ def _run(
     # Only now, since torch takes seconds and a wrong file is to be told at once.
     from ..machine.processes import exit_on_signals
     from ..run.preflight import detect_machine
-    from ..sweep.run import FAILED, run_grid
+    from ..sweep.run import FAILED, run_sweep
 
     if workers is None:
         workers = detect_machine().cpus
@@ -205,7 +205,7 @@ def _run(
                 out.print(f"{last - start:.0f} s: {done} of {total} runs")
 
         with _saying_when_stopped():
-            failures = run_grid(wanted, folder, workers, show, begin)
+            failures = run_sweep(wanted, folder, workers, show, begin)
     out.print(f"{time.perf_counter() - start:.0f} s")
     for name, reason in failures.items():
         err.print(f"failed: {name}: {reason}", soft_wrap=True)
@@ -284,7 +284,7 @@ def _report(folder: Path) -> None:
 
     results = read_results(folder)
     page = write_report(folder, results)
-    for claim in results.grid["report"]["claims"]:
+    for claim in results.sweep["report"]["claims"]:
         verdict, _ = judge(claim, results)
         out.print(f"{verdict}: {claim['text']}", soft_wrap=True)
     if results.missing:

@@ -1,4 +1,4 @@
-"""The pictures of a report on a grid."""
+"""The pictures of a report on a sweep."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pncs_flower.files import replacing
 from pncs_flower.protocol import client_order
 
-from ..sweep.results import GridResults, Run, mean_interval
+from ..sweep.results import Run, SweepResults, mean_interval
 
 __all__ = ["draw_choices", "draw_curves", "draw_similarities", "run_with_similarities"]
 
@@ -29,7 +29,7 @@ _MEGABYTE = 1e6
 _HEAT_MAPS = 4
 
 
-def draw_curves(results: GridResults, over: Literal["rounds", "bytes"], path: Path) -> None:
+def draw_curves(results: SweepResults, over: Literal["rounds", "bytes"], path: Path) -> None:
     """Draw accuracy over rounds, or over the bytes that clients sent: a plot for each panel.
 
     Lines are means over seeds, bands their 95% intervals.
@@ -41,10 +41,10 @@ def draw_curves(results: GridResults, over: Literal["rounds", "bytes"], path: Pa
         figsize=(max(6.4, 4.2 * columns), 3.3 * rows + 0.9), dpi=150, layout="constrained"
     )
     FigureCanvasAgg(figure)
-    grid = figure.subplots(rows, columns, squeeze=False, sharey=True).flat
+    plots = figure.subplots(rows, columns, squeeze=False, sharey=True).flat
     lines = _lines(results)
     drawn: dict[str, Line2D] = {}
-    for axes, (panel, by_line) in zip(grid, panels.items(), strict=False):
+    for axes, (panel, by_line) in zip(plots, panels.items(), strict=False):
         for line, runs in by_line.items():
             ceiling = line in results.ceilings
             drawn[line] = _draw_line(axes, runs, over, lines.index(line), ceiling)
@@ -75,7 +75,7 @@ def draw_curves(results: GridResults, over: Literal["rounds", "bytes"], path: Pa
         figure.savefig(file, format="png")
 
 
-def draw_choices(results: GridResults, path: Path) -> bool:
+def draw_choices(results: SweepResults, path: Path) -> bool:
     """Draw who was chosen when, in the first panel with the first seed: a plot for each line.
 
     Nothing is drawn where all lines are of all clients.
@@ -94,8 +94,8 @@ def draw_choices(results: GridResults, path: Path) -> bool:
     rows = -(-len(runs) // columns)
     figure = Figure(figsize=(max(6.4, 3.1 * columns), 2.6 * rows), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.subplots(rows, columns, squeeze=False)
-    for axes, (line, run) in zip(grid.flat, runs.items(), strict=False):
+    plots = figure.subplots(rows, columns, squeeze=False)
+    for axes, (line, run) in zip(plots.flat, runs.items(), strict=False):
         clients = sorted({c for row in run.rounds for c in row["clients"]}, key=client_order)
         chosen = [[client in row["chosen"] for row in run.rounds] for client in clients]
         axes.imshow(
@@ -113,7 +113,7 @@ def draw_choices(results: GridResults, path: Path) -> bool:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[:].set_visible(False)
-    for axes in grid.flat[len(runs) :]:
+    for axes in plots.flat[len(runs) :]:
         axes.set_visible(False)
     figure.supxlabel("round", fontsize=10)
     figure.supylabel("client", fontsize=10)
@@ -122,7 +122,7 @@ def draw_choices(results: GridResults, path: Path) -> bool:
     return True
 
 
-def run_with_similarities(results: GridResults) -> Run | None:
+def run_with_similarities(results: SweepResults) -> Run | None:
     """Return the first run of the reference, or else of any line, that kept its similarities."""
     runs = results.runs
     ordered = sorted(runs, key=lambda run: run.cell["line"] != results.reference)
@@ -140,8 +140,8 @@ def draw_similarities(run: Run, path: Path) -> None:
     bound = max(1e-6, *(float(np.nanmax(np.abs(m[off_diagonal]), initial=0)) for m in matrices))
     figure = Figure(figsize=(3.1 * len(rows) + 0.8, 3.2), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.subplots(1, len(rows), squeeze=False).flat
-    for axes, row, matrix in zip(grid, rows, matrices, strict=True):
+    plots = figure.subplots(1, len(rows), squeeze=False).flat
+    for axes, row, matrix in zip(plots, rows, matrices, strict=True):
         np.fill_diagonal(matrix, np.nan)
         image = axes.imshow(matrix, cmap="RdBu_r", vmin=-bound, vmax=bound)
         chosen = [clients.index(client) for client in row["chosen"]]
@@ -167,7 +167,7 @@ def _matrix(row: Mapping[str, Any], clients: Sequence[str]) -> NDArray[np.float6
     return matrix
 
 
-def _lines(results: GridResults) -> list[str]:
+def _lines(results: SweepResults) -> list[str]:
     return [results.reference, *(line for line in results.lines if line != results.reference)]
 
 

@@ -1,4 +1,4 @@
-"""One page on a grid: pictures, tables, tests and settings in a single HTML file."""
+"""One page on a sweep: pictures, tables, tests and settings in a single HTML file."""
 
 from html import escape
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 from ..sweep.claims import judge
 from ..sweep.results import (
     LAST,
-    GridResults,
+    SweepResults,
     compare,
     mean_interval,
     percent,
@@ -20,17 +20,17 @@ from .page import Row, picture, table, write_csv, write_page
 __all__ = ["REPORT", "write_report"]
 
 REPORT = "report.html"
-"""Name of the page in a grid's folder."""
+"""Name of the page in a sweep's folder."""
 
 
-def write_report(folder: Path, results: GridResults) -> Path:
+def write_report(folder: Path, results: SweepResults) -> Path:
     """Write ``report.html``, its pictures as PNG and its numbers as CSV.
 
     Parameters
     ----------
     folder : Path
-        The grid's folder.
-    results : GridResults
+        The sweep's folder.
+    results : SweepResults
         What was read from it.
 
     Returns
@@ -42,7 +42,7 @@ def write_report(folder: Path, results: GridResults) -> Path:
     draw_curves(results, "bytes", folder / "bytes.png")
     _write_csv(folder, results)
     parts = [
-        f"<h1>{escape(results.grid['title'])}</h1>",
+        f"<h1>{escape(results.sweep['title'])}</h1>",
         _about(results),
         _claims(results),
         "<h2>Accuracy over rounds</h2>",
@@ -63,11 +63,11 @@ def write_report(folder: Path, results: GridResults) -> Path:
         _tuning(results),
         _settings(results),
     ]
-    write_page(folder / REPORT, results.grid["title"], parts)
+    write_page(folder / REPORT, results.sweep["title"], parts)
     return folder / REPORT
 
 
-def _about(results: GridResults) -> str:
+def _about(results: SweepResults) -> str:
     runs = results.runs
     seeds = {run.cell["seed"] for run in runs}
     text = (
@@ -96,8 +96,8 @@ def _about(results: GridResults) -> str:
     return f"<p>{escape(text)}</p>{boxes}"
 
 
-def _claims(results: GridResults) -> str:
-    claims = results.grid["report"]["claims"]
+def _claims(results: SweepResults) -> str:
+    claims = results.sweep["report"]["claims"]
     if not claims:
         return ""
     items = []
@@ -113,7 +113,7 @@ def _claims(results: GridResults) -> str:
     )
 
 
-def _converged(results: GridResults) -> str:
+def _converged(results: SweepResults) -> str:
     lines = results.lines
     columns: list[dict[str, tuple[float, float]]] = []
     for by_line in results.panels.values():
@@ -145,7 +145,7 @@ def _converged(results: GridResults) -> str:
     return table(["rule", *headings], rows, f"{caption}.")
 
 
-def _bytes_per_round(results: GridResults) -> str:
+def _bytes_per_round(results: SweepResults) -> str:
     rows = []
     for panel, by_line in results.panels.items():
         for line, runs in by_line.items():
@@ -169,7 +169,7 @@ def _bytes_per_round(results: GridResults) -> str:
     return table(headings, rows, caption)
 
 
-def _choices(results: GridResults, path: Path) -> str:
+def _choices(results: SweepResults, path: Path) -> str:
     if not draw_choices(results, path):
         return ""
     return (
@@ -179,7 +179,7 @@ def _choices(results: GridResults, path: Path) -> str:
     )
 
 
-def _similarities(results: GridResults, path: Path) -> str:
+def _similarities(results: SweepResults, path: Path) -> str:
     run = run_with_similarities(results)
     if run is None:
         return ""
@@ -193,8 +193,8 @@ def _similarities(results: GridResults, path: Path) -> str:
     )
 
 
-def _tuning(results: GridResults) -> str:
-    tuned = results.grid.get("tuned", [])
+def _tuning(results: SweepResults) -> str:
+    tuned = results.sweep.get("tuned", [])
     if not tuned:
         return ""
     rates = list(dict.fromkeys(rate for each in tuned for rate in each["accuracies"]))
@@ -207,15 +207,15 @@ def _tuning(results: GridResults) -> str:
     ]
     caption = (
         "Learning rates tried: accuracy on a tenth of the training examples, which no client then "
-        f"held, averaged over the last {LAST} rounds and {results.grid['tune']['seeds']} other "
+        f"held, averaged over the last {LAST} rounds and {results.sweep['tune']['seeds']} other "
         "seeds; the rate in bold was taken. 0: no run came to an end."
     )
     return table(["rule", *(f"lr {rate}" for rate in rates)], rows, caption)
 
 
-def _at_rounds(results: GridResults) -> str:
+def _at_rounds(results: SweepResults) -> str:
     most = min(len(run.rounds) for run in results.runs)
-    wanted = [number for number in results.grid["report"]["rounds"] if number <= most]
+    wanted = [number for number in results.sweep["report"]["rounds"] if number <= most]
     if not wanted:
         return ""
     means = {
@@ -248,8 +248,8 @@ def _at_rounds(results: GridResults) -> str:
     return table(["rule", *(f"round {n}" for n in wanted)], rows, caption)
 
 
-def _targets(results: GridResults) -> str:
-    targets = results.grid["report"]["targets"]
+def _targets(results: SweepResults) -> str:
+    targets = results.sweep["report"]["targets"]
     if not targets:
         return ""
     rows = []
@@ -269,7 +269,7 @@ def _targets(results: GridResults) -> str:
     return f"<h2>Rounds to reach an accuracy</h2>{shown}"
 
 
-def _tests(results: GridResults) -> str:
+def _tests(results: SweepResults) -> str:
     rows = []
     for panel, by_line in results.panels.items():
         rows += [
@@ -294,16 +294,16 @@ def _tests(results: GridResults) -> str:
     return shown and f"<h2>Paired tests</h2>{shown}"
 
 
-def _without_reference(results: GridResults) -> str:
+def _without_reference(results: SweepResults) -> str:
     """Say where there is no test for want of the reference."""
-    where = [results.label(panel) or "this grid" for panel in results.without_reference]
+    where = [results.label(panel) or "this sweep" for panel in results.without_reference]
     if not where:
         return ""
     text = f"No test in {'; '.join(where)}: {results.reference}, the reference, has no result there"
     return f'<div class="warning">{escape(text)}.</div>'
 
 
-def _settings(results: GridResults) -> str:
+def _settings(results: SweepResults) -> str:
     runs = results.runs
     keys = dict.fromkeys(key for run in runs for key in run.cell["settings"])
     shared: list[Row] = []
@@ -326,7 +326,7 @@ def _settings(results: GridResults) -> str:
     )
 
 
-def _releases(results: GridResults) -> dict[str, list[str]]:
+def _releases(results: SweepResults) -> dict[str, list[str]]:
     """Return the releases of each library that the runs were made with."""
     found: dict[str, dict[str, None]] = {}
     for run in results.runs:
@@ -335,7 +335,7 @@ def _releases(results: GridResults) -> dict[str, list[str]]:
     return {name: list(those) for name, those in found.items()}
 
 
-def _write_csv(folder: Path, results: GridResults) -> None:
+def _write_csv(folder: Path, results: SweepResults) -> None:
     runs = results.runs
     table_of_runs: list[list[object]] = [
         ["panel", "rule", "seed", "converged accuracy", "bytes sent", "command"]
@@ -364,7 +364,7 @@ def _write_csv(folder: Path, results: GridResults) -> None:
     write_csv(folder / "tests.csv", tests)
 
 
-def _best(values: dict[str, float], results: GridResults) -> str | None:
+def _best(values: dict[str, float], results: SweepResults) -> str | None:
     competing = {line: value for line, value in values.items() if line not in results.ceilings}
     return max(competing, key=competing.__getitem__) if competing else None
 

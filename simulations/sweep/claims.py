@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .results import GridResults, Run, mean_interval, percent, rounds_to_reach
+from .results import Run, SweepResults, mean_interval, percent, rounds_to_reach
 
 __all__ = ["Verdict", "judge"]
 
@@ -14,7 +14,7 @@ Verdict = tuple[str, list[str]]
 """``"holds"``, ``"holds in part"``, ``"does not hold"`` or ``"not judged"``; numbers by panel."""
 
 
-def judge(claim: Mapping[str, Any], results: GridResults) -> Verdict:
+def judge(claim: Mapping[str, Any], results: SweepResults) -> Verdict:
     """Hold a claim of `plan.check_claim` against the means over seeds.
 
     A panel where a line has no result, or all lines have none, or where the runs end too early, is

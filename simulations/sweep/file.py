@@ -1,4 +1,4 @@
-"""A grid's small TOML file, read and checked key by key."""
+"""A sweep's small TOML file, read and checked key by key."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -8,9 +8,9 @@ from typing import Any
 
 from ..toml_file import read_toml
 from .plan import Report
-from .sweep import Grid, tupled
+from .sweep import Sweep, tupled
 
-__all__ = ["read_grid"]
+__all__ = ["read_sweep"]
 
 # By what the type of a key contains; the first that does.
 _IN_WORDS = {
@@ -24,8 +24,8 @@ _IN_WORDS = {
 }
 
 
-def read_grid(path: Path) -> Grid:
-    """Read a grid's TOML file.
+def read_sweep(path: Path) -> Sweep:
+    """Read a sweep's TOML file.
 
     Raises
     ------
@@ -43,19 +43,19 @@ def read_grid(path: Path) -> Grid:
         if not isinstance(report, dict):
             raise ValueError(f"report = {report!r} must be a table: [report]")
         _check_keys(report, Report, "report.")
-        _check_keys(values, Grid)
+        _check_keys(values, Sweep)
         _check_quick(values.get("quick", {}))
         missing = [key for key in ("title", "rules") if key not in values]
         if missing:
             raise ValueError(f"missing: {', '.join(missing)}")
-        grid = Grid(
+        sweep = Sweep(
             **{key: tupled(value) for key, value in values.items()},
             report=Report(**{key: tupled(value) for key, value in report.items()}),
         )
-        grid.quickened()
+        sweep.quickened()
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return grid
+    return sweep
 
 
 def _check_keys(values: Mapping[str, Any], kind: Any, prefix: str = "") -> None:
@@ -78,14 +78,14 @@ def _check_keys(values: Mapping[str, Any], kind: Any, prefix: str = "") -> None:
 
 
 def _check_quick(values: Mapping[str, Any]) -> None:
-    """Check the keys of the grid that are replaced; settings are checked with all others."""
-    keys = {f.name for f in fields(Grid)}
+    """Check the keys of the sweep that are replaced; settings are checked with all others."""
+    keys = {f.name for f in fields(Sweep)}
     for key in ("title", "quick", "report"):
         if key in values:
             raise ValueError(f"[quick] cannot replace {key}")
     if "settings" in values:
         raise ValueError("[quick.settings]: settings stand in [quick] itself")
-    _check_keys({key: value for key, value in values.items() if key in keys}, Grid, "quick.")
+    _check_keys({key: value for key, value in values.items() if key in keys}, Sweep, "quick.")
 
 
 def _all_of(values: Sequence[Any], wanted: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a report on a grid is to show, and which of the paper's claims it is to judge."""
+"""What a report on a sweep is to show, and which of the paper's claims it is to judge."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _CLAIMS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Report:
-    """What a report on a grid shows.
+    """What a report on a sweep shows.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Read what a grid left on disk, and the statistics that a report needs of it."""
+"""Read what a sweep left on disk, and the statistics that a report needs of it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from scipy import stats
 
 from .cell_file import read_cell, read_lines
 from .plan import Report
-from .run import CELLS, GRID
+from .run import CELLS, SWEEP
 from .sweep import ALL_CLIENTS, tupled
 
 __all__ = [
     "Comparison",
-    "GridResults",
     "Run",
+    "SweepResults",
     "compare",
     "holm",
     "mean_interval",
@@ -73,27 +73,27 @@ class Run:
 
 
 @dataclass(frozen=True)
-class GridResults:
-    """All finished cells of a grid.
+class SweepResults:
+    """All finished cells of a sweep.
 
     Attributes
     ----------
-    grid : mapping
-        The grid, as `sweep.Grid` has it.
+    sweep : mapping
+        The sweep, as `sweep.Sweep` has it.
     panels : mapping of str to mapping of str to list of Run
         Runs by panel and line, each list sorted by seed.
     missing : tuple of str
         Cells without a result.
     """
 
-    grid: Mapping[str, Any]
+    sweep: Mapping[str, Any]
     panels: Mapping[str, Mapping[str, Sequence[Run]]]
     missing: tuple[str, ...]
 
     @property
     def reference(self) -> str:
         """The line that every other is tested against; it may have no result."""
-        return str(self.grid["report"]["reference"])
+        return str(self.sweep["report"]["reference"])
 
     @property
     def lines(self) -> list[str]:
@@ -104,7 +104,7 @@ class GridResults:
     def lost(self) -> list[str]:
         """The panels without any result."""
         # Files of 0.1.0 do not name the panels.
-        return [panel for panel in self.grid.get("panels", ()) if panel not in self.panels]
+        return [panel for panel in self.sweep.get("panels", ()) if panel not in self.panels]
 
     @property
     def without_reference(self) -> list[str]:
@@ -164,25 +164,25 @@ class Comparison:
     least_p: float
 
 
-def read_results(folder: Path) -> GridResults:
-    """Read a grid's folder.
+def read_results(folder: Path) -> SweepResults:
+    """Read a sweep's folder.
 
     Raises
     ------
     FileNotFoundError
-        If it holds no grid.
+        If it holds no sweep.
     ValueError
         If no cell is finished, or if a file is damaged; names it.
     """
-    if not (folder / GRID).is_file():
+    if not (folder / SWEEP).is_file():
         raise FileNotFoundError(
-            f"{folder} has no {GRID}: give the folder that pncs grid or pncs reproduce wrote (for "
-            "table1, give pncs reproduce table1 again, which runs only what is missing)"
+            f"{folder} has no {SWEEP}: give the folder that pncs sweep or pncs reproduce wrote "
+            "(for table1, give pncs reproduce table1 again, which runs only what is missing)"
         )
-    grid = _read_grid(folder / GRID)
+    sweep = _read_description(folder / SWEEP)
     panels: dict[str, dict[str, list[Run]]] = {}
     missing = []
-    for name in grid["cells"]:
+    for name in sweep["cells"]:
         path = folder / CELLS / name
         if not path.exists():
             missing.append(path.stem)
@@ -195,28 +195,28 @@ def read_results(folder: Path) -> GridResults:
     for lines in panels.values():
         for runs in lines.values():
             runs.sort(key=lambda run: int(run.cell["seed"]))
-    return GridResults(grid, panels, tuple(missing))
+    return SweepResults(sweep, panels, tuple(missing))
 
 
-def _read_grid(path: Path) -> Mapping[str, Any]:
+def _read_description(path: Path) -> Mapping[str, Any]:
     try:
-        grid: Mapping[str, Any] = read_lines(path)[0]
-        names, report = grid["cells"], grid["report"]
-        if not all(isinstance(panel, str) for panel in grid.get("panels", ())):
+        sweep: Mapping[str, Any] = read_lines(path)[0]
+        names, report = sweep["cells"], sweep["report"]
+        if not all(isinstance(panel, str) for panel in sweep.get("panels", ())):
             raise ValueError
-        if not grid["title"].isprintable() or len(set(names)) < len(names):
+        if not sweep["title"].isprintable() or len(set(names)) < len(names):
             raise ValueError
         if any(Path(name).name != name or not name.endswith(".jsonl") for name in names):
             raise ValueError
         Report(**{key: tupled(value) for key, value in report.items()})
-        if not report["reference"]:  # as 0.1.0 left it where the grid's file names none
-            rule, queue = grid["rules"][0], grid["queue"]
+        if not report["reference"]:  # as 0.1.0 left it where the sweep's file names none
+            rule, queue = sweep["rules"][0], sweep["queue"]
             report["reference"] = rule if len(queue) == 1 else f"{rule} L={queue[0]}"
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         raise ValueError(
-            f"{path} is damaged: give the command again that ran the grid, which writes it anew"
+            f"{path} is damaged: give the command again that ran the sweep, which writes it anew"
         ) from None
-    return grid
+    return sweep
 
 
 def mean_interval(values: Vector) -> tuple[Vector, Vector]:

@@ -1,4 +1,4 @@
-"""Run the cells of a grid, as many at once as there are processors; go on where it stopped."""
+"""Run the cells of a sweep, as many at once as there are processors; go on where it stopped."""
 
 import json
 import logging
@@ -25,10 +25,10 @@ from ..run.folder import read_rounds
 from ..task import inputs_fingerprint
 from .cell_file import read_cell
 from .check import CellChecks
-from .sweep import PLACES, Cell, Grid
+from .sweep import PLACES, Cell, Sweep
 from .tuning import choose_rates, tuning_cells, with_rates
 
-__all__ = ["CELLS", "GRID", "cell_files", "run_grid"]
+__all__ = ["CELLS", "SWEEP", "cell_files", "run_sweep"]
 
 CELLS = "cells"
 """Folder with a file of JSON lines for each finished cell: what it is, its rounds, its summary."""
@@ -39,8 +39,8 @@ TUNING = "tuning"
 FAILED = "failed"
 """Folder with the traceback of each cell that failed the last time."""
 
-GRID = "grid.json"
-"""Name of the file that says what the grid is."""
+SWEEP = "sweep.json"
+"""Name of the file that says what the sweep is."""
 
 # How the reason begins where too large a learning rate left no finite update.
 _DIVERGED = ("SelectionError: ", "EmptyRoundsError: ", "NoSummariesError: ")
@@ -68,21 +68,21 @@ def cell_files(cells: Iterable[Cell], folder: Path) -> dict[Path, Cell]:
     return named
 
 
-def run_grid(
-    grid: Grid,
+def run_sweep(
+    sweep: Sweep,
     folder: Path,
     workers: int,
     on_cell: Callable[[Cell, int, int], None],
     on_start: Callable[[int, int], None] | None = None,
 ) -> dict[str, str]:
-    """Tune what the grid wants tuned, then run every cell that has no file yet.
+    """Tune what the sweep wants tuned, then run every cell that has no file yet.
 
     Parameters
     ----------
-    grid : Grid
+    sweep : Sweep
         What to run.
     folder : Path
-        Takes ``grid.json`` and a file for each cell, whole or not at all; and in ``failed`` the
+        Takes ``sweep.json`` and a file for each cell, whole or not at all; and in ``failed`` the
         tracebacks of those that failed.
     workers : int
         Processes, each with one cell at a time: Ray tasks, on the cluster of ``RAY_ADDRESS`` if
@@ -102,7 +102,7 @@ def run_grid(
     ------
     ValueError, FileNotFoundError
         If a setting is wrong, data or weights are missing, the data cannot be divided so, the
-        file of a cell is damaged, or another process runs a grid in this folder; before anything
+        file of a cell is damaged, or another process runs a sweep in this folder; before anything
         runs. If no learning rate is of use to a rule.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -112,9 +112,9 @@ def run_grid(
         def finish(files: Cells) -> dict[str, str]:
             return _finish(files, checks, run_cells, on_cell, on_start or (lambda *_: None))
 
-        tuning = cell_files(tuning_cells(grid), folder / TUNING)
+        tuning = cell_files(tuning_cells(sweep), folder / TUNING)
         if any(not path.exists() for path in tuning):
-            checks.check(grid.cells())  # those to come as well: tuning may take hours
+            checks.check(sweep.cells())  # those to come as well: tuning may take hours
         failures = finish(tuning)
         broken = {name: why for name, why in failures.items() if not why.startswith(_DIVERGED)}
         if broken:
@@ -122,17 +122,17 @@ def run_grid(
         tuned = choose_rates(
             [(cell, read_cell(path)[1] if path.exists() else []) for path, cell in tuning.items()]
         )
-        files = cell_files(with_rates(grid.cells(), tuned), folder / CELLS)
+        files = cell_files(with_rates(sweep.cells(), tuned), folder / CELLS)
         names = [path.name for path in files]
         # Said once and for all: the first line that has a result may be another one.
-        resolved = replace(grid, report=replace(grid.report, reference=grid.reference))
+        resolved = replace(sweep, report=replace(sweep.report, reference=sweep.reference))
         about = {
             **asdict(resolved),
             "tuned": [asdict(each) for each in tuned],
             "cells": names,
             "panels": list(dict.fromkeys(cell.panel for cell in files.values())),
         }
-        write_json_lines(folder / GRID, [about])
+        write_json_lines(folder / SWEEP, [about])
         return finish(files)
 
 
@@ -215,7 +215,7 @@ def _pool(workers: int) -> Iterator[RunCells]:
 
 def _folder(parent: str | None = None) -> tempfile.TemporaryDirectory[str]:
     # Its contents may be written to by a process that is about to end.
-    return tempfile.TemporaryDirectory(prefix="pncs-grid-", dir=parent, ignore_cleanup_errors=True)
+    return tempfile.TemporaryDirectory(prefix="pncs-sweep-", dir=parent, ignore_cleanup_errors=True)
 
 
 @contextmanager

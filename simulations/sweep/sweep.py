@@ -1,4 +1,4 @@
-"""A grid of runs: every rule in every setting with every seed."""
+"""A sweep of runs: every rule in every setting with every seed."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ __all__ = [
     "ALL_CLIENTS",
     "PLACES",
     "Cell",
-    "Grid",
+    "Sweep",
     "readable_name",
     "refuse_axes",
     "short",
@@ -62,16 +62,16 @@ PLACES = (
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a grid.
+    """One run of a sweep.
 
     Attributes
     ----------
     panel : str
         What it shares with the runs it is compared with, such as ``"shards 2, selected 4"``.
     line : str
-        What a report calls it: the rule, and the queue length where the grid has more than one.
+        What a report calls it: the rule, and the queue length where the sweep has more than one.
     rule : str
-        The rule by the grid's name for it; ``"all"`` for the ceiling, and for nothing else.
+        The rule by the sweep's name for it; ``"all"`` for the ceiling, and for nothing else.
     seed : int
         The seed of everything random.
     clients : int
@@ -132,8 +132,8 @@ def readable_name(panel: str, line: str, seed: int) -> str:
 
 
 @dataclass(frozen=True)
-class Grid:
-    """A grid: the product of rules, axes and seeds.
+class Sweep:
+    """A sweep: the product of rules, axes and seeds.
 
     Attributes
     ----------
@@ -161,12 +161,12 @@ class Grid:
         Other settings of the app, for all cells.
     rule : mapping of str to mapping
         Settings of one rule. With the setting ``strategy`` the rule's own name is a label, so that
-        a grid may have one strategy twice.
+        a sweep may have one strategy twice.
     tune : mapping
         ``lr``, learning rates of which each rule has the best in each panel, and ``seeds``, how
         many runs judge each; see `tuning.choose_rates`. Empty: ``lr`` is that of the settings.
     quick : mapping
-        What a quick version replaces: keys of the grid, and settings.
+        What a quick version replaces: keys of the sweep, and settings.
     report : Report
         What the report shows.
     """
@@ -289,7 +289,7 @@ class Grid:
             result.append(cell)
         return result
 
-    def quickened(self) -> "Grid":
+    def quickened(self) -> "Sweep":
         """Return the quick version."""
         own = {f.name for f in fields(self)}
         keys = {key: tupled(value) for key, value in self.quick.items() if key in own}
@@ -313,7 +313,7 @@ class Grid:
 
 
 def refuse_axes(settings: Mapping[str, Scalar], more: Mapping[str, str] | None = None) -> None:
-    """Refuse settings that are an axis of the grid, or of no use in one.
+    """Refuse settings that are an axis of the sweep, or of no use in one.
 
     A setting that is an axis would make every label say otherwise.
 
@@ -332,13 +332,13 @@ def refuse_axes(settings: Mapping[str, Scalar], more: Mapping[str, str] | None =
     for key, axis in {**_OF_AXES, **(more or {})}.items():
         if key in settings:
             raise ValueError(
-                f"the setting {key} = {settings[key]} is an axis of a grid: use {axis}"
+                f"the setting {key} = {settings[key]} is an axis of a sweep: use {axis}"
             )
     for key in _OF_SINGLE_RUNS:
         if key in settings:
             raise ValueError(
                 f"the setting {key} = {settings[key]} is for a single run (pncs run --set): leave "
-                "it out of a grid"
+                "it out of a sweep"
             )
 
 
@@ -359,11 +359,11 @@ def _check_tuning(tune: Mapping[str, Any]) -> None:
 
 
 def _check_network(settings: Mapping[str, Scalar], own: Mapping[str, Scalar]) -> None:
-    """Refuse settings of a network that another layer count or model of grids stands for."""
+    """Refuse settings of a network that another layer count or model of sweeps stands for."""
     for (model, layers), network in _LAYERS.items():
         if network != own and all(settings[key] == value for key, value in network.items()):
             raise ValueError(
-                f"the setting model = {settings['model']} is what the grid's keys model = "
+                f"the setting model = {settings['model']} is what the sweep's keys model = "
                 f"{model!r} and layers = [{layers}] stand for: use these"
             )
 
@@ -386,5 +386,5 @@ def _check_names(cells: Sequence[Cell]) -> None:
 
 
 def tupled(value: Any) -> Any:
-    """Return a list of TOML as a grid has it, and anything else as it is."""
+    """Return a list of TOML as a sweep has it, and anything else as it is."""
     return tuple(value) if isinstance(value, list) else value

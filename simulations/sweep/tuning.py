@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..config import Scalar
-from .sweep import Cell, Grid, short
+from .sweep import Cell, Sweep, short
 
 __all__ = ["FIRST_SEED", "Tuned", "choose_rates", "tuning_cells", "with_rates"]
 
 FIRST_SEED = 1000
-"""Seeds of tuning start here: its partitions and initial weights are none of the grid's."""
+"""Seeds of tuning start here: its partitions and initial weights are none of the sweep's."""
 
 _LAST = 5
 
@@ -36,11 +36,11 @@ class Tuned:
     accuracies: Mapping[str, float]
 
 
-def tuning_cells(grid: Grid) -> list[Cell]:
+def tuning_cells(sweep: Sweep) -> list[Cell]:
     """Return the runs that are judged by validation examples; none if nothing is to be tuned."""
-    if not grid.tune:
+    if not sweep.tune:
         return []
-    rates, seeds = grid.tune["lr"], grid.tune["seeds"]
+    rates, seeds = sweep.tune["lr"], sweep.tune["seeds"]
     return [
         replace(
             cell,
@@ -52,7 +52,7 @@ def tuning_cells(grid: Grid) -> list[Cell]:
                 "lr": float(rate),
             },
         )
-        for cell in replace(grid, seeds=seeds).cells()
+        for cell in replace(sweep, seeds=seeds).cells()
         for rate in rates
     ]
 

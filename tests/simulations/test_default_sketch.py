@@ -12,7 +12,7 @@ from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.run.strategy import build_strategy
 from pncs_flower.simulations.run.training import train
 from pncs_flower.simulations.study import study
-from pncs_flower.simulations.sweep.file import read_grid
+from pncs_flower.simulations.sweep.file import read_sweep
 from pncs_flower.strategies import DivFL, GradientMemory
 from pncs_flower.strategies.rules.pncs import SMALL
 
@@ -73,8 +73,8 @@ def test_a_run_with_the_default_settings_sends_a_quarter_of_full_participation(
 
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_the_papers_experiments_compare_whole_layers(name: str) -> None:
-    grid = read_grid(EXPERIMENTS / f"{name}.toml")
-    for each in (grid, grid.quickened()):
+    sweep = read_sweep(EXPERIMENTS / f"{name}.toml")
+    for each in (sweep, sweep.quickened()):
         cells = [cell for cell in each.cells() if cell.config.strategy in COMPARING]
         assert cells
         for cell in cells:
@@ -86,8 +86,8 @@ def test_the_papers_experiments_compare_whole_layers(name: str) -> None:
 
 @pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda path: path.stem)
 def test_the_papers_cells_have_the_names_that_they_had(path: Path) -> None:
-    grid = read_grid(path)
-    names = [cell.name("") for each in (grid, grid.quickened()) for cell in each.cells()]
+    sweep = read_sweep(path)
+    names = [cell.name("") for each in (sweep, sweep.quickened()) for cell in each.cells()]
     assert of("\n".join(names)) == NAMES[path.stem]
 
 

@@ -15,8 +15,8 @@ from torchvision import models
 from pncs_flower.simulations.config import Config, default_run_config
 from pncs_flower.simulations.data.datasets import load_dataset
 from pncs_flower.simulations.study.observe import Observations, observe_pairs
-from pncs_flower.simulations.sweep.run import run_grid
-from pncs_flower.simulations.sweep.sweep import Grid
+from pncs_flower.simulations.sweep.run import run_sweep
+from pncs_flower.simulations.sweep.sweep import Sweep
 from pncs_flower.simulations.task import Inputs, inputs_fingerprint, load_inputs
 
 NETWORK = "torchvision/mobilenet_v3_small"
@@ -130,8 +130,8 @@ def test_a_tuning_repeated_in_one_process_has_the_same_results(
     frozen: dict[str, Any], tmp_path: Path
 ) -> None:
     settings = {key: value for key, value in frozen.items() if key != "shards-per-client"}
-    grid = Grid(
-        "a grid",
+    sweep = Sweep(
+        "a sweep",
         ("uniform", "round-robin"),
         clients=5,
         seeds=1,
@@ -142,7 +142,7 @@ def test_a_tuning_repeated_in_one_process_has_the_same_results(
     )
     found = []
     for name in ("first", "second"):
-        assert run_grid(grid, tmp_path / name, 0, lambda *_: None) == {}
+        assert run_sweep(sweep, tmp_path / name, 0, lambda *_: None) == {}
         tuned = sorted((tmp_path / name / "tuning").iterdir())
         found.append([(path.name, scores(path)) for path in tuned])
         assert len(tuned) == 8

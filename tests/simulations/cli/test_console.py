@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from pncs_flower.clients import pytorch
 from pncs_flower.files import write_whole
 from pncs_flower.simulations.cli import app
-from pncs_flower.simulations.cli import sweep as grid_commands
+from pncs_flower.simulations.cli import sweep as sweep_commands
 from pncs_flower.simulations.run.folder import RunFolder
 from pncs_flower.strategies.record import append_json_line
 
@@ -41,7 +41,7 @@ def unreadable(*_: object) -> None:
 
 @pytest.fixture(params=[broken, unpacked, unreadable])
 def fault(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    monkeypatch.setattr(grid_commands, "_report", request.param)
+    monkeypatch.setattr(sweep_commands, "_report", request.param)
     found: Callable[..., None] = request.param
     return found
 
@@ -83,7 +83,7 @@ def test_one_command_with_traceback_does_not_have_it_for_the_next() -> None:
         ("run", "--set", "lr=-1"),
         ("run", "--set", "nonsense"),
         ("reproduce", "table9"),
-        ("grid", "absent.toml"),
+        ("sweep", "absent.toml"),
         ("data", "get", "mnist"),
     ],
 )
@@ -107,9 +107,9 @@ def test_sentence_made_of_somebody_elses_error_leads_to_it(
 
 
 def test_context_that_a_sentence_leaves_out_is_shown_with_the_traceback(tmp_path: Path) -> None:
-    grid = tmp_path / "grid.toml"
-    grid.write_text("title = ")
-    error = invoke("run", str(grid), "--traceback").exception
+    file = tmp_path / "sweep.toml"
+    file.write_text("title = ")
+    error = invoke("run", str(file), "--traceback").exception
     assert type(error.__context__).__name__ == "TOMLDecodeError"
     assert not error.__suppress_context__
 

@@ -1,4 +1,4 @@
-"""The command line answers at once what needs no run, and takes a grid where it takes a run."""
+"""The command line answers at once what needs no run, and takes a sweep where it takes a run."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ HEAVY = ("torch", "ray", "flwr", "matplotlib", "sklearn")
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["run", "--set", "lr=abc"], ["reproduce", "table9"], ["grid", "absent.toml"]],
+    [["--help"], ["run", "--set", "lr=abc"], ["reproduce", "table9"], ["sweep", "absent.toml"]],
 )
 def test_what_needs_no_run_waits_for_no_import(arguments: list[str]) -> None:
     """Imports, since times on a busy machine say little."""
@@ -32,7 +32,7 @@ def test_what_needs_no_run_waits_for_no_import(arguments: list[str]) -> None:
     assert done.stdout.splitlines()[-1] == "heavy []"
 
 
-def test_an_output_called_like_a_grid_makes_no_grid() -> None:
+def test_an_output_called_like_a_sweep_makes_no_sweep() -> None:
     done = CliRunner().invoke(app, ["run", "--output", "x.toml", "--set", "lr=-1"])
     assert "lr = -1.0 must be above 0" in done.output
 
@@ -41,7 +41,7 @@ def test_an_output_called_like_a_grid_makes_no_grid() -> None:
     "arguments",
     [["lr=1/absent.toml"], ["--quick", "absent.toml"], ["--set", "lr=1", "absent.toml"]],
 )
-def test_a_grids_file_is_found_among_the_arguments(arguments: list[str]) -> None:
+def test_a_sweeps_file_is_found_among_the_arguments(arguments: list[str]) -> None:
     done = CliRunner().invoke(app, ["run", *arguments])
     assert f"there is no file {arguments[-1]}" in done.output
 
@@ -68,7 +68,7 @@ def test_a_command_that_was_stopped_ends_by_the_signal_though_a_library_crashes_
         assert done.stdout == b"said"
 
 
-def test_a_run_of_a_grid_file_is_a_grid(tmp_path: Path) -> None:
+def test_a_run_of_a_sweep_file_is_a_sweep(tmp_path: Path) -> None:
     file = tmp_path / "small.toml"
     file.write_text('title = "small"\nrules = ["uniform"]\nseeds = 1\n[settings]\nnum-rounds = 1\n')
     command = ["run", str(file), "--workers", "0", "--output", str(tmp_path / "out")]

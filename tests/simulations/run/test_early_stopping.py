@@ -1,4 +1,4 @@
-"""A run that ends after some rounds without a better accuracy, alone and in a grid."""
+"""A run that ends after some rounds without a better accuracy, alone and in a sweep."""
 
 import json
 from dataclasses import replace
@@ -19,8 +19,8 @@ from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.run.training import train
 from pncs_flower.simulations.sweep.cell_file import read_cell
 from pncs_flower.simulations.sweep.results import read_results
-from pncs_flower.simulations.sweep.run import run_grid
-from pncs_flower.simulations.sweep.sweep import Grid
+from pncs_flower.simulations.sweep.run import run_sweep
+from pncs_flower.simulations.sweep.sweep import Sweep
 
 ACCURACIES = [0.1, 0.2, 0.5, 0.4, 0.5, 0.45, 0.6, 0.1, 0.1, 0.1, 0.1]
 
@@ -113,18 +113,18 @@ def test_other_kinds_of_patience_are_refused(wrong: Any) -> None:
         Config.from_run_config(default_run_config() | {"stop-after": wrong})
 
 
-def grid_of(stop_after: int) -> Grid:
+def sweep_of(stop_after: int) -> Sweep:
     settings = {"num-rounds": 6, "stop-after": stop_after, "lr": 1.0, "device": "cpu"}
-    return Grid("a grid", ("uniform", "round-robin"), clients=5, seeds=1, settings=settings)
+    return Sweep("a sweep", ("uniform", "round-robin"), clients=5, seeds=1, settings=settings)
 
 
-def run(grid: Grid, folder: Path) -> dict[str, str]:
-    return run_grid(grid, folder, 0, lambda *_: None)
+def run(sweep: Sweep, folder: Path) -> dict[str, str]:
+    return run_sweep(sweep, folder, 0, lambda *_: None)
 
 
-def test_cells_of_a_grid_stop_early_and_are_compared_over_all_rounds(tmp_path: Path) -> None:
-    grid = grid_of(stop_after=1)
-    assert run(grid, tmp_path / "out") == {}
+def test_cells_of_a_sweep_stop_early_and_are_compared_over_all_rounds(tmp_path: Path) -> None:
+    sweep = sweep_of(stop_after=1)
+    assert run(sweep, tmp_path / "out") == {}
     stopped = 0
     for path in (tmp_path / "out" / "cells").iterdir():
         written = len(path.read_text().splitlines()) - 2
@@ -146,11 +146,11 @@ def test_cells_of_a_grid_stop_early_and_are_compared_over_all_rounds(tmp_path: P
     assert f"{stopped} of them stopped early" in page
     for each in runs:
         assert f"<td>{each.bytes_up[-1] / len(each.trained) / 1e3:,.1f}</td>" in page
-    assert run(grid, tmp_path / "out") == {}
+    assert run(sweep, tmp_path / "out") == {}
 
 
 def test_a_file_that_lacks_rounds_is_damaged_unless_its_run_was_stopped(tmp_path: Path) -> None:
-    run(grid_of(stop_after=0), tmp_path / "out")
+    run(sweep_of(stop_after=0), tmp_path / "out")
     path = next((tmp_path / "out" / "cells").iterdir())
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines[:4], lines[-1]]) + "\n")
@@ -161,7 +161,7 @@ def test_a_file_that_lacks_rounds_is_damaged_unless_its_run_was_stopped(tmp_path
 def test_cells_that_never_stop_early_keep_the_names_of_before_there_was_such_a_setting() -> None:
     settings = default_run_config()
     without = {key: value for key, value in settings.items() if key != "stop-after"}
-    (cell, *_) = grid_of(stop_after=0).cells()
+    (cell, *_) = sweep_of(stop_after=0).cells()
     names = [replace(cell, settings=values).name("") for values in (settings, without)]
     assert names[0] == names[1]
     assert names[0] != replace(cell, settings=settings | {"stop-after": 1}).name("")

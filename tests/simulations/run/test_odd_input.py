@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.cli.console import parse_setting
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.sweep.file import read_grid
-from pncs_flower.simulations.sweep.sweep import Grid
+from pncs_flower.simulations.sweep.file import read_sweep
+from pncs_flower.simulations.sweep.sweep import Sweep
 from pncs_flower.simulations.toml_file import read_toml
 from pncs_flower.strategies import RoundRobin
 
-GRID = 'title = "Zürich"\nrules = ["uniform"]\nclients = 4\nshards = [5]\nseeds = 1\n'
+SWEEP = 'title = "Zürich"\nrules = ["uniform"]\nclients = 4\nshards = [5]\nseeds = 1\n'
 PNCS = [sys.executable, "-c", "from pncs_flower.simulations.cli import main; main()"]
 
 
@@ -58,9 +58,9 @@ def test_what_is_no_value_of_its_kind_is_refused(text: str) -> None:
 
 
 def test_file_may_have_a_byte_order_mark(tmp_path: Path) -> None:
-    path = tmp_path / "grid.toml"
-    path.write_bytes(codecs.BOM_UTF8 + GRID.encode())
-    assert read_grid(path).title == "Zürich"
+    path = tmp_path / "sweep.toml"
+    path.write_bytes(codecs.BOM_UTF8 + SWEEP.encode())
+    assert read_sweep(path).title == "Zürich"
     (tmp_path / "config.toml").write_bytes(codecs.BOM_UTF8 + b'strategy = "pncs"\n')
     assert read_toml(tmp_path / "config.toml") == {"strategy": "pncs"}
 
@@ -68,20 +68,23 @@ def test_file_may_have_a_byte_order_mark(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (GRID.encode("utf-16"), "grid.toml is UTF-16, and TOML is UTF-8: save it as UTF-8"),
-        (codecs.BOM_UTF16_BE + GRID.encode("utf-16-be"), "grid.toml is UTF-16, "),
-        (GRID.encode("utf-16-le"), "grid.toml is UTF-16 or no text at all"),
-        (GRID.encode("utf-32"), "grid.toml is UTF-32, "),
-        (GRID.encode("latin-1"), r"grid.toml is not UTF-8, as TOML must be \(byte 0xfc in line 1"),
+        (SWEEP.encode("utf-16"), "sweep.toml is UTF-16, and TOML is UTF-8: save it as UTF-8"),
+        (codecs.BOM_UTF16_BE + SWEEP.encode("utf-16-be"), "sweep.toml is UTF-16, "),
+        (SWEEP.encode("utf-16-le"), "sweep.toml is UTF-16 or no text at all"),
+        (SWEEP.encode("utf-32"), "sweep.toml is UTF-32, "),
+        (
+            SWEEP.encode("latin-1"),
+            r"not UTF-8, as TOML must be \(byte 0xfc in line 1",
+        ),
     ],
 )
 def test_file_in_another_encoding_is_called_so(
     content: bytes, message: str, tmp_path: Path
 ) -> None:
-    path = tmp_path / "grid.toml"
+    path = tmp_path / "sweep.toml"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=message):
-        read_grid(path)
+        read_sweep(path)
 
 
 @pytest.mark.parametrize("seed", ["-1", str(2**63), str(2**64), str(10**400)])
@@ -96,9 +99,9 @@ def test_seed_out_of_range_is_told_at_once_with_any_engine(
     assert not (tmp_path / "run").exists()
 
 
-def test_setting_out_of_range_is_told_by_a_grid_before_it_runs() -> None:
+def test_setting_out_of_range_is_told_by_a_sweep_before_it_runs() -> None:
     with pytest.raises(ValueError, match=r"batch-size = \d+ must be below 2\*\*63"):
-        Grid("a grid", ("uniform",), settings={"batch-size": 2**63})
+        Sweep("a sweep", ("uniform",), settings={"batch-size": 2**63})
 
 
 @pytest.mark.parametrize("seed", [2**63, 2**64, -(2**63) - 1])
@@ -132,8 +135,8 @@ def test_folder_that_the_terminal_cannot_show_is_no_obstacle(
 
 
 def test_title_that_the_terminal_cannot_show_is_no_obstacle(tmp_path: Path) -> None:
-    path = tmp_path / "grid.toml"
-    path.write_text(GRID + "[settings]\nnum-rounds = 1\n", encoding="utf-8")
+    path = tmp_path / "sweep.toml"
+    path.write_text(SWEEP + "[settings]\nnum-rounds = 1\n", encoding="utf-8")
     command = ["run", str(path), "--workers", "0", "--output", str(tmp_path / "out")]
     done = pncs(*command, encoding="ascii")
     assert done.returncode == 0, done.stderr
@@ -141,7 +144,7 @@ def test_title_that_the_terminal_cannot_show_is_no_obstacle(tmp_path: Path) -> N
 
 
 def test_error_that_the_terminal_cannot_show_is_told(tmp_path: Path) -> None:
-    done = pncs("grid", str(tmp_path / "☃.toml"), encoding="ascii")
+    done = pncs("sweep", str(tmp_path / "☃.toml"), encoding="ascii")
     assert done.returncode == 1
     assert b"Error: there is no file" in done.stderr
 

@@ -1,4 +1,4 @@
-"""What is wrong with a grid is told before anything runs, and odd names harm nothing."""
+"""What is wrong with a sweep is told before anything runs, and odd names harm nothing."""
 
 import json
 import os
@@ -19,12 +19,14 @@ from typer.testing import CliRunner
 
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.config import Scalar
-from pncs_flower.simulations.sweep import run as grid_run
-from pncs_flower.simulations.sweep.run import run_grid
-from pncs_flower.simulations.sweep.sweep import Cell, Grid
+from pncs_flower.simulations.sweep import run as sweep_run
+from pncs_flower.simulations.sweep.run import run_sweep
+from pncs_flower.simulations.sweep.sweep import Cell, Sweep
 from pncs_flower.strategies.resume.lock import hold_folder
 
-GRID = Grid("a grid", ("uniform",), clients=5, seeds=1, settings={"num-rounds": 1, "device": "cpu"})
+SWEEP = Sweep(
+    "a sweep", ("uniform",), clients=5, seeds=1, settings={"num-rounds": 1, "device": "cpu"}
+)
 
 
 @pytest.fixture
@@ -32,11 +34,11 @@ def never(monkeypatch: pytest.MonkeyPatch) -> None:
     def run_cell(cell: Cell, scratch: str) -> None:
         pytest.fail(f"{cell} was run")
 
-    monkeypatch.setattr(grid_run, "_run_cell", run_cell)
+    monkeypatch.setattr(sweep_run, "_run_cell", run_cell)
 
 
-def run(grid: Grid, folder: Path) -> dict[str, str]:
-    return run_grid(grid, folder, 0, lambda *_: None)
+def run(sweep: Sweep, folder: Path) -> dict[str, str]:
+    return run_sweep(sweep, folder, 0, lambda *_: None)
 
 
 @pytest.mark.usefixtures("never")
@@ -58,17 +60,17 @@ def test_a_rule_that_cannot_work_is_named_before_anything_runs(
         torch = pytest.importorskip("torch")
         if torch.cuda.is_available():
             pytest.skip("there is a GPU")
-    rules = replace(GRID, rules=("uniform", "mine"), rule={"mine": own})
-    for grid in (rules, replace(rules, tune={"lr": [0.1, 0.2], "seeds": 1})):
+    rules = replace(SWEEP, rules=("uniform", "mine"), rule={"mine": own})
+    for sweep in (rules, replace(rules, tune={"lr": [0.1, 0.2], "seeds": 1})):
         with pytest.raises(ValueError, match=f"mine, seed 1?0*: .*{re.escape(message)}"):
-            run(grid, tmp_path)
+            run(sweep, tmp_path)
 
 
 @pytest.mark.usefixtures("never")
 def test_a_dirichlet_partition_that_leaves_somebody_out_is_told_at_once(tmp_path: Path) -> None:
-    grid = replace(GRID, clients=500, shards=(), dirichlet=(0.1,))
+    sweep = replace(SWEEP, clients=500, shards=(), dirichlet=(0.1,))
     with pytest.raises(ValueError, match="cannot be divided among 500 clients"):
-        run(grid, tmp_path)
+        run(sweep, tmp_path)
 
 
 def test_so_it_is_of_a_single_run(tmp_path: Path) -> None:
@@ -82,22 +84,22 @@ def test_so_it_is_of_a_single_run(tmp_path: Path) -> None:
 
 
 def test_a_file_of_other_settings_is_named(tmp_path: Path) -> None:
-    run(GRID, tmp_path)
+    run(SWEEP, tmp_path)
     (file,) = (tmp_path / "cells").iterdir()
     file.write_text(file.read_text().replace('"lr": 0.1', '"lr": 99.0'))
     with pytest.raises(ValueError, match=f"{file.name} is damaged: it was run with lr = 99.0"):
-        run(GRID, tmp_path)
+        run(SWEEP, tmp_path)
 
 
-def test_a_folder_has_one_grid_at_a_time(tmp_path: Path) -> None:
+def test_a_folder_has_one_sweep_at_a_time(tmp_path: Path) -> None:
     lock = hold_folder(tmp_path)
     assert lock is not None
     with lock, pytest.raises(ValueError, match="another process still writes"):
-        run(GRID, tmp_path)
-    assert run(GRID, tmp_path) == {}
+        run(SWEEP, tmp_path)
+    assert run(SWEEP, tmp_path) == {}
 
 
-def test_a_grid_of_all_clients_has_a_report(tmp_path: Path) -> None:
+def test_a_sweep_of_all_clients_has_a_report(tmp_path: Path) -> None:
     page = report_of('rules = ["all"]', tmp_path)
     assert "Who was chosen when" not in page
     assert "Accuracy over rounds" in page
@@ -119,10 +121,10 @@ def test_a_reference_without_a_result_spoils_no_report(tmp_path: Path) -> None:
 
 
 def test_a_loss_beyond_all_numbers_is_no_damage(tmp_path: Path) -> None:
-    run(GRID, tmp_path)
+    run(SWEEP, tmp_path)
     (file,) = (tmp_path / "cells").iterdir()
     file.write_text(re.sub(r'"loss": [^,}]+', '"loss": null', file.read_text()))
-    assert run(GRID, tmp_path) == {}
+    assert run(SWEEP, tmp_path) == {}
 
 
 def report_of(text: str, folder: Path) -> str:
@@ -149,14 +151,14 @@ def report_of(text: str, folder: Path) -> str:
         ("report", {"claims": [{"kind": "zz"}]}),
     ],
 )
-def test_a_damaged_description_of_a_grid_is_named(key: str, value: object, tmp_path: Path) -> None:
-    run(GRID, tmp_path)
-    file = tmp_path / "grid.json"
+def test_a_damaged_description_of_a_sweep_is_named(key: str, value: object, tmp_path: Path) -> None:
+    run(SWEEP, tmp_path)
+    file = tmp_path / "sweep.json"
     about = {**json.loads(file.read_text()), key: value} if key else value
     file.write_text(json.dumps(about) + "\n")
     done = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert done.exit_code == 1
-    assert "grid.json is damaged: give the command again" in done.output
+    assert "sweep.json is damaged: give the command again" in done.output
 
 
 def test_a_cluster_that_does_not_answer_is_told_at_once(
@@ -167,11 +169,11 @@ def test_a_cluster_that_does_not_answer_is_told_at_once(
         address = f"127.0.0.1:{free.getsockname()[1]}"
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(ValueError, match=f"RAY_ADDRESS = {address} does not answer"):
-        run_grid(GRID, tmp_path, 1, lambda *_: None)
+        run_sweep(SWEEP, tmp_path, 1, lambda *_: None)
 
 
 @pytest.mark.slow
-def test_a_grid_on_ray_that_is_stopped_says_so(tmp_path: Path) -> None:
+def test_a_sweep_on_ray_that_is_stopped_says_so(tmp_path: Path) -> None:
     file = tmp_path / "long.toml"
     file.write_text('title = "long"\nrules = ["uniform"]\nseeds = 200\n')
     code = "from pncs_flower.simulations.cli import main; main()"

@@ -12,14 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 from pncs_flower.simulations.cli import app
-from pncs_flower.simulations.report import figures as grid_figures
+from pncs_flower.simulations.report import figures as figures
 from pncs_flower.simulations.report.of_sweep import write_report
 from pncs_flower.simulations.sweep.claims import judge
-from pncs_flower.simulations.sweep.results import GridResults, Run, read_results
-from pncs_flower.simulations.sweep.run import run_grid
-from pncs_flower.simulations.sweep.sweep import Grid
+from pncs_flower.simulations.sweep.results import Run, SweepResults, read_results
+from pncs_flower.simulations.sweep.run import run_sweep
+from pncs_flower.simulations.sweep.sweep import Sweep
 
-QUEUES = Grid(
+QUEUES = Sweep(
     "queues",
     ("pncs", "all"),
     clients=5,
@@ -33,14 +33,14 @@ QUEUES = Grid(
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("queues")
-    assert run_grid(QUEUES, folder, 0, lambda *_: None) == {}
+    assert run_sweep(QUEUES, folder, 0, lambda *_: None) == {}
     return folder
 
 
 @pytest.fixture
 def folder(ran: Path, tmp_path: Path) -> Path:
     """A copy in which the ceiling is better than all others."""
-    copy = shutil.copytree(ran, tmp_path / "grid")
+    copy = shutil.copytree(ran, tmp_path / "sweep")
     for path in (copy / "cells").iterdir():
         about = json.loads(path.read_text().splitlines()[0])
         accuracy = 0.9 if is_ceiling(about) else 0.3
@@ -73,29 +73,29 @@ def test_ceiling_is_called_the_same_whatever_the_lengths_of_the_queue() -> None:
     assert lines == {("pncs L=2", "pncs"), ("pncs L=0", "pncs"), ("all", "all")}
 
 
-def test_rule_is_the_one_of_the_grid_whatever_its_label() -> None:
-    grid = replace(QUEUES, rules=("all L=0",), rule={"all L=0": {"strategy": "pncs"}}, queue=(-1,))
-    assert {(cell.line, cell.rule) for cell in grid.cells()} == {("all L=0", "all L=0")}
+def test_rule_is_the_one_of_the_sweep_whatever_its_label() -> None:
+    sweep = replace(QUEUES, rules=("all L=0",), rule={"all L=0": {"strategy": "pncs"}}, queue=(-1,))
+    assert {(cell.line, cell.rule) for cell in sweep.cells()} == {("all L=0", "all L=0")}
 
 
-def test_ceiling_of_a_grid_of_queues_does_not_compete(folder: Path) -> None:
+def test_ceiling_of_a_sweep_of_queues_does_not_compete(folder: Path) -> None:
     page = page_of(folder)
     assert re.search(r"<td>all[^<]*</td><td>0\.900</td><td>0\.900</td>", page)
     assert re.search(r"<td>pncs L=2</td><td><strong>0\.300</strong></td>", page)
     assert "all is the ceiling and does not compete)" in page
 
 
-def test_ceiling_of_a_grid_of_queues_is_drawn_as_one(
+def test_ceiling_of_a_sweep_of_queues_is_drawn_as_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[bool] = []
-    draw = grid_figures._draw_line
+    draw = figures._draw_line
 
     def seen(axes: object, runs: list[Run], over: str, index: int, ceiling: bool) -> object:
         drawn.append(ceiling == is_ceiling(runs[0].cell))
         return draw(axes, runs, over, index, ceiling)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(grid_figures, "_draw_line", seen)
+    monkeypatch.setattr(figures, "_draw_line", seen)
     write_report(folder, read_results(folder))
     assert drawn
     assert all(drawn)
@@ -110,8 +110,8 @@ def test_ceiling_of_an_older_file_does_not_compete_either(label: str, folder: Pa
         change(path, r'"line": "all"', f'"line": "{label}"')
         name = path.name.replace("-all-", f"-{label.replace(' ', '').replace('=', '_')}-")
         names.append(path.rename(path.with_name(name)).name)
-    about = json.loads((folder / "grid.json").read_text())
-    (folder / "grid.json").write_text(json.dumps({**about, "cells": names}) + "\n")
+    about = json.loads((folder / "sweep.json").read_text())
+    (folder / "sweep.json").write_text(json.dumps({**about, "cells": names}) + "\n")
     assert f"({label} is the ceiling and does not compete)" in page_of(folder)
 
 
@@ -123,7 +123,7 @@ def test_rule_that_has_a_ceilings_label_competes(folder: Path) -> None:
 
 
 def test_reference_is_written_down_before_anything_has_a_result(ran: Path) -> None:
-    about = json.loads((ran / "grid.json").read_text())
+    about = json.loads((ran / "sweep.json").read_text())
     assert about["report"]["reference"] == "pncs L=2"
 
 
@@ -150,10 +150,10 @@ def test_claim_is_not_told_of_another_rule(panel: str, folder: Path) -> None:
     assert f"{panel}: no result for pncs L=2" in numbers
 
 
-def test_reference_of_an_older_grid_is_its_first_rule(folder: Path) -> None:
-    about = json.loads((folder / "grid.json").read_text())
+def test_reference_of_an_older_sweep_is_its_first_rule(folder: Path) -> None:
+    about = json.loads((folder / "sweep.json").read_text())
     about["report"]["reference"] = ""
-    (folder / "grid.json").write_text(json.dumps(about) + "\n")
+    (folder / "sweep.json").write_text(json.dumps(about) + "\n")
     lose(folder, "shards 2", "pncs L=2")
     assert read_results(folder).reference == "pncs L=2"
 
@@ -161,9 +161,9 @@ def test_reference_of_an_older_grid_is_its_first_rule(folder: Path) -> None:
 def test_mean_over_other_plots_is_not_put_beside_the_others(folder: Path) -> None:
     """A rule that failed in the hard plots would seem to be the best."""
     lose(folder, "shards 2", "pncs L=0")
-    about = json.loads((folder / "grid.json").read_text())
+    about = json.loads((folder / "sweep.json").read_text())
     about["report"]["rounds"] = [1]
-    (folder / "grid.json").write_text(json.dumps(about) + "\n")
+    (folder / "sweep.json").write_text(json.dumps(about) + "\n")
     assert "<td>pncs L=0</td><td>-</td>" in page_of(folder).rpartition("averaged over seeds")[2]
 
 
@@ -173,10 +173,10 @@ def test_choices_of_another_seed_say_so(folder: Path, monkeypatch: pytest.Monkey
     panel, lines = next(iter(results.panels.items()))
     run = lines["pncs L=0"][0]
     later = Run({**run.cell, "seed": 1}, run.rounds, run.summary)
-    shifted = GridResults(results.grid, {panel: {**lines, "pncs L=0": [later]}}, ())
+    shifted = SweepResults(results.sweep, {panel: {**lines, "pncs L=0": [later]}}, ())
     titles: list[str] = []
     monkeypatch.setattr(
         "matplotlib.axes.Axes.set_title", lambda self, text, **_: titles.append(text)
     )
-    assert grid_figures.draw_choices(shifted, folder / "choices.png")
+    assert figures.draw_choices(shifted, folder / "choices.png")
     assert titles == ["pncs L=2", "pncs L=0, seed 1"]

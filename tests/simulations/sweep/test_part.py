@@ -1,21 +1,21 @@
-"""A part of a grid: the same runs, and nothing said of what is left out."""
+"""A part of a sweep: the same runs, and nothing said of what is left out."""
 
 import re
 
 import pytest
 
 from pncs_flower.simulations.config import APP_DIRECTORY
-from pncs_flower.simulations.sweep.file import read_grid
+from pncs_flower.simulations.sweep.file import read_sweep
 from pncs_flower.simulations.sweep.part import part_of
 from pncs_flower.simulations.sweep.plan import Report
-from pncs_flower.simulations.sweep.sweep import Grid
+from pncs_flower.simulations.sweep.sweep import Sweep
 
 
-def experiment(name: str) -> Grid:
-    return read_grid(APP_DIRECTORY / "experiments" / f"{name}.toml")
+def experiment(name: str) -> Sweep:
+    return read_sweep(APP_DIRECTORY / "experiments" / f"{name}.toml")
 
 
-def test_a_part_of_a_grid_has_the_runs_of_the_whole() -> None:
+def test_a_part_of_a_sweep_has_the_runs_of_the_whole() -> None:
     whole = experiment("table2")
     wanted = ("pncs", "pncs L=0", "uniform")
     part = part_of(whole, ["shards=2", "rules=uniform, pncs,pncs L=0"])
@@ -42,9 +42,9 @@ def test_a_part_without_some_rules_leaves_out_what_is_said_of_them() -> None:
     assert part_of(whole, [f"rules={named}"]).report == whole.report
 
 
-def test_part_of_a_grid_that_names_no_reference_keeps_the_wholes() -> None:
+def test_part_of_a_sweep_that_names_no_reference_keeps_the_wholes() -> None:
     claim = {"text": "", "kind": "best", "against": ["uniform"]}
-    whole = Grid("a grid", ("pncs", "round-robin", "uniform"), report=Report(claims=(claim,)))
+    whole = Sweep("a sweep", ("pncs", "round-robin", "uniform"), report=Report(claims=(claim,)))
     kept = part_of(whole, ["rules=pncs,uniform"])
     assert (kept.reference, kept.report.claims) == ("pncs", (claim,))
     without = part_of(whole, ["rules=round-robin,uniform"])
@@ -57,10 +57,10 @@ def test_part_of_a_grid_that_names_no_reference_keeps_the_wholes() -> None:
         ("seeds=1", "--only seeds=1 must be AXIS=VALUES, such as shards=1,2; the axes are rules,"),
         ("shards", "--only shards must be AXIS=VALUES"),
         ("", "--only  must be AXIS=VALUES"),
-        ("shards=3,1", "--only shards=3,1: of shards the grid has 1, 2, 5"),
-        ("rules=pncss", "--only rules=pncss: of rules the grid has pncs, "),
-        ("rules=", "--only rules= leaves nothing: of rules the grid has pncs, "),
-        ("shards=", "--only shards= leaves nothing: of shards the grid has 1, 2, 5"),
+        ("shards=3,1", "--only shards=3,1: of shards the sweep has 1, 2, 5"),
+        ("rules=pncss", "--only rules=pncss: of rules the sweep has pncs, "),
+        ("rules=", "--only rules= leaves nothing: of rules the sweep has pncs, "),
+        ("shards=", "--only shards= leaves nothing: of shards the sweep has 1, 2, 5"),
     ],
 )
 def test_a_part_that_is_not_there_is_refused(only: str, message: str) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from pncs_flower.simulations.sweep.claims import judge
 from pncs_flower.simulations.sweep.results import (
-    GridResults,
     Run,
+    SweepResults,
     compare,
     holm,
     mean_interval,
@@ -23,9 +23,9 @@ def run(seed: int, *accuracies: float) -> Run:
     return Run({"seed": seed, "line": "pncs", "rule": "pncs"}, rounds, {})
 
 
-def results(lines: Mapping[str, Sequence[Run]]) -> GridResults:
-    grid: dict[str, Any] = {"report": {"reference": "pncs"}}
-    return GridResults(grid, {"a panel": lines}, ())
+def results(lines: Mapping[str, Sequence[Run]]) -> SweepResults:
+    sweep: dict[str, Any] = {"report": {"reference": "pncs"}}
+    return SweepResults(sweep, {"a panel": lines}, ())
 
 
 def test_the_interval_is_students() -> None:
@@ -103,7 +103,7 @@ def test_a_claim_is_judged(claim: dict[str, Any], verdict: str) -> None:
 
 def test_a_claim_of_which_one_panel_is_missing_holds_in_part() -> None:
     panels = {"one": LINES, "two": {"pncs": LINES["pncs"]}}
-    found = GridResults({"report": {"reference": "pncs"}}, panels, ("a cell",))
+    found = SweepResults({"report": {"reference": "pncs"}}, panels, ("a cell",))
     verdict, numbers = judge({"kind": "best", "against": ["third"]}, found)
     assert verdict == "holds in part"
     assert numbers[1] == "two: no result for third"
@@ -123,18 +123,18 @@ def test_a_claim_on_rounds_beyond_the_last_is_not_judged(
 
 def test_a_label_has_only_what_sets_a_panel_apart() -> None:
     names = ("shards 1, layers 1, selected 2", "shards 2, layers 1, selected 2")
-    several = GridResults({}, dict.fromkeys(names, LINES), ())
+    several = SweepResults({}, dict.fromkeys(names, LINES), ())
     assert several.shared == "layers 1, selected 2"
     assert several.row(names[1], "pncs") == "shards 2: pncs"
-    alone = GridResults({}, {names[0]: LINES}, ())
+    alone = SweepResults({}, {names[0]: LINES}, ())
     assert alone.shared == names[0]
     assert alone.row(names[0], "pncs") == "pncs"
 
 
 def test_a_claim_of_which_a_whole_panel_has_no_result_holds_in_part() -> None:
-    grid: dict[str, Any] = {"report": {"reference": "pncs"}, "panels": ["one", "two"]}
+    sweep: dict[str, Any] = {"report": {"reference": "pncs"}, "panels": ["one", "two"]}
     verdict, numbers = judge(
-        {"kind": "best", "against": ["third"]}, GridResults(grid, {"one": LINES}, ("a cell",))
+        {"kind": "best", "against": ["third"]}, SweepResults(sweep, {"one": LINES}, ("a cell",))
     )
     assert verdict == "holds in part"
     assert numbers[1] == "two: no result"

@@ -1,4 +1,4 @@
-"""A grid is run, goes on where it stopped, and its report says what was measured."""
+"""A sweep is run, goes on where it stopped, and its report says what was measured."""
 
 import csv
 import json
@@ -25,18 +25,18 @@ from pncs_flower.simulations.cli.sweep import EXPERIMENTS, TABLE1
 from pncs_flower.simulations.report.figures import _draw_line
 from pncs_flower.simulations.report.of_sweep import write_report
 from pncs_flower.simulations.run.folder import read_rounds
-from pncs_flower.simulations.sweep import run as grid_run
+from pncs_flower.simulations.sweep import run as sweep_run
 from pncs_flower.simulations.sweep.plan import Report
 from pncs_flower.simulations.sweep.results import Run, read_results
-from pncs_flower.simulations.sweep.run import run_grid
-from pncs_flower.simulations.sweep.sweep import Cell, Grid
+from pncs_flower.simulations.sweep.run import run_sweep
+from pncs_flower.simulations.sweep.sweep import Cell, Sweep
 
 NEEDS_CHROMIUM = pytest.mark.skipif(
     shutil.which("chromium") is None, reason="needs Debian's package chromium"
 )
 
-GRID = Grid(
-    "<A grid> & its title",
+SWEEP = Sweep(
+    "<A sweep> & its title",
     ("pncs", "uniform"),
     clients=5,
     seeds=2,
@@ -49,10 +49,10 @@ GRID = Grid(
 )
 
 
-def run(grid: Grid, folder: Path, workers: int = 0) -> tuple[list[str], dict[str, str]]:
+def run(sweep: Sweep, folder: Path, workers: int = 0) -> tuple[list[str], dict[str, str]]:
     over: list[str] = []
-    failures = run_grid(
-        grid, folder, workers, lambda cell, done, total: over.append(f"{cell.line} {done}/{total}")
+    failures = run_sweep(
+        sweep, folder, workers, lambda cell, done, total: over.append(f"{cell.line} {done}/{total}")
     )
     return over, failures
 
@@ -66,7 +66,7 @@ def text(path: Path) -> str:
 
 
 def measured(folder: Path) -> list[Any]:
-    """Return what must not depend on how a grid was run."""
+    """Return what must not depend on how a sweep was run."""
     results = read_results(folder)
     return [
         (r.cell, r.accuracy.tolist(), [row["chosen"] for row in r.rounds]) for r in results.runs
@@ -75,8 +75,8 @@ def measured(folder: Path) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("grid")
-    over, failures = run(GRID, folder)
+    folder = tmp_path_factory.mktemp("sweep")
+    over, failures = run(SWEEP, folder)
     assert over == ["pncs 1/4", "uniform 2/4", "pncs 3/4", "uniform 4/4"]
     assert not failures
     write_report(folder, read_results(folder))
@@ -88,7 +88,7 @@ def test_finished_cells_are_not_run_again(finished: Path, tmp_path: Path) -> Non
     before = cells(tmp_path)
     lost = sorted(before)[1]
     (tmp_path / "cells" / lost).unlink()
-    over, _ = run(GRID, tmp_path)
+    over, _ = run(SWEEP, tmp_path)
     assert len(over) == 1
     after = cells(tmp_path)
     assert after.keys() == before.keys()
@@ -98,7 +98,7 @@ def test_finished_cells_are_not_run_again(finished: Path, tmp_path: Path) -> Non
 
 def test_more_seeds_add_cells_and_keep_those_there(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished / "cells", tmp_path / "cells")
-    over, _ = run(replace(GRID, seeds=3), tmp_path)
+    over, _ = run(replace(SWEEP, seeds=3), tmp_path)
     assert over == ["pncs 5/6", "uniform 6/6"]
 
 
@@ -110,8 +110,8 @@ def test_a_cell_that_fails_does_not_stop_the_rest(
             raise OSError(28, "No space left on device")
         return [{}, {}]
 
-    monkeypatch.setattr(grid_run, "_run_cell", fail)
-    over, failures = run(GRID, tmp_path)
+    monkeypatch.setattr(sweep_run, "_run_cell", fail)
+    over, failures = run(SWEEP, tmp_path)
     assert len(over) == 4
     assert sorted(name.partition("-pncs-")[1] for name in failures) == ["-pncs-", "-pncs-"]
     assert set(failures.values()) == {"OSError: [Errno 28] No space left on device"}
@@ -121,23 +121,23 @@ def test_a_cell_that_fails_does_not_stop_the_rest(
 def test_cell_that_fails_keeps_its_traceback_until_it_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grid = replace(GRID, rules=("uniform",), seeds=1, report=Report())
+    sweep = replace(SWEEP, rules=("uniform",), seeds=1, report=Report())
 
     def fail(cell: Cell, scratch: str) -> None:
         np.zeros(2) + np.zeros(3)
 
     with monkeypatch.context() as patch:
-        patch.setattr(grid_run, "_run_cell", fail)
-        _, failures = run(grid, tmp_path)
+        patch.setattr(sweep_run, "_run_cell", fail)
+        _, failures = run(sweep, tmp_path)
     (name,) = failures
     details = tmp_path / "failed" / f"{name}.txt"
     assert "np.zeros(2) + np.zeros(3)" in text(details)
-    run(grid, tmp_path)
+    run(sweep, tmp_path)
     assert not details.exists()
 
 
 def test_what_is_missing_is_named_in_the_report(finished: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(finished, tmp_path / "grid")
+    folder = shutil.copytree(finished, tmp_path / "sweep")
     lost = next((folder / "cells").glob("*uniform-1-*"))
     lost.unlink()
     text = write_report(folder, read_results(folder)).read_text()
@@ -148,20 +148,20 @@ def test_what_is_missing_is_named_in_the_report(finished: Path, tmp_path: Path) 
 
 
 def test_a_panel_without_any_result_is_remembered(finished: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(finished, tmp_path / "grid")
-    about = json.loads((folder / "grid.json").read_text())
+    folder = shutil.copytree(finished, tmp_path / "sweep")
+    about = json.loads((folder / "sweep.json").read_text())
     about["panels"].append("shards 9")
-    (folder / "grid.json").write_text(json.dumps(about) + "\n")
+    (folder / "sweep.json").write_text(json.dumps(about) + "\n")
     assert read_results(finished).lost == []
     assert read_results(folder).lost == ["shards 9"]
 
 
 @pytest.mark.parametrize("heading", ["Rounds to reach an accuracy", "Paired tests"])
 def test_a_page_has_no_empty_table(heading: str, finished: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(finished, tmp_path / "grid")
-    about = json.loads((folder / "grid.json").read_text())
+    folder = shutil.copytree(finished, tmp_path / "sweep")
+    about = json.loads((folder / "sweep.json").read_text())
     about["report"]["targets"] = []
-    (folder / "grid.json").write_text(json.dumps(about) + "\n")
+    (folder / "sweep.json").write_text(json.dumps(about) + "\n")
     for path in (folder / "cells").glob("*uniform*"):
         path.unlink()
     page = write_report(folder, read_results(folder)).read_text()
@@ -171,7 +171,7 @@ def test_a_page_has_no_empty_table(heading: str, finished: Path, tmp_path: Path)
 
 
 def test_runs_of_several_releases_are_told_of(finished: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(finished, tmp_path / "grid")
+    folder = shutil.copytree(finished, tmp_path / "sweep")
     other = next((folder / "cells").glob("*uniform-1-*"))
     other.write_text(re.sub(r'("numpy": )"[^"]*"', r'\1"1.0.9"', text(other)))
     page = write_report(folder, read_results(folder)).read_text()
@@ -232,20 +232,20 @@ def test_runs_of_several_releases_are_told_of(finished: Path, tmp_path: Path) ->
 def test_a_damaged_cell_is_named_before_anything_runs(
     damage: Callable[[Path], Any], finished: Path, tmp_path: Path
 ) -> None:
-    folder = shutil.copytree(finished, tmp_path / "grid")
+    folder = shutil.copytree(finished, tmp_path / "sweep")
     damaged = next((folder / "cells").glob("*uniform-0-*"))
     damage(damaged)
     with pytest.raises(ValueError, match=rf"{damaged.name} is damaged: delete it and run again"):
         read_results(folder)
     next((folder / "cells").glob("*pncs-0-*")).unlink()
     with pytest.raises(ValueError, match=rf"{damaged.name} is damaged"):
-        run(GRID, folder)
+        run(SWEEP, folder)
     assert not list((folder / "cells").glob("*pncs-0-*"))
 
 
 def test_data_that_cannot_be_divided_is_told_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="7 clients x 3 shards-per-client = 21 shards"):
-        run(replace(GRID, clients=7, shards=(10, 3)), tmp_path)
+        run(replace(SWEEP, clients=7, shards=(10, 3)), tmp_path)
     assert cells(tmp_path) == {}
 
 
@@ -284,7 +284,7 @@ def test_the_report_is_one_file(finished: Path) -> None:
 
 def test_the_report_shows_the_means(finished: Path) -> None:
     text = (finished / "report.html").read_text()
-    assert "&lt;A grid&gt; &amp; its title" in text
+    assert "&lt;A sweep&gt; &amp; its title" in text
     runs = read_results(finished).panels["shards 2, layers 1, selected 2"]["pncs"]
     mean = sum(run.converged for run in runs) / len(runs)
     assert re.search(rf"<td>pncs</td><td>(<strong>)?{mean:.3f} ± ", text)
@@ -337,28 +337,28 @@ def test_a_browser_has_nothing_to_complain_of(finished: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_killed_grid_goes_on_in_ray_and_ends_the_same(finished: Path, tmp_path: Path) -> None:
+def test_a_killed_sweep_goes_on_in_ray_and_ends_the_same(finished: Path, tmp_path: Path) -> None:
     code = (
-        "from tests_grid import GRID, run; from pathlib import Path; import sys; "
-        "run(GRID, Path(sys.argv[1]))"
+        "from tests_sweep import SWEEP, run; from pathlib import Path; import sys; "
+        "run(SWEEP, Path(sys.argv[1]))"
     )
-    (tmp_path / "tests_grid.py").write_text(Path(__file__).read_text())
+    (tmp_path / "tests_sweep.py").write_text(Path(__file__).read_text())
     process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "grid")],
+        [sys.executable, "-c", code, str(tmp_path / "sweep")],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )
     deadline = time.monotonic() + 120
-    while not list((tmp_path / "grid").glob("cells/*.jsonl")):
+    while not list((tmp_path / "sweep").glob("cells/*.jsonl")):
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    before = cells(tmp_path / "grid")
-    over, failures = run(GRID, tmp_path / "grid", workers=2)
+    before = cells(tmp_path / "sweep")
+    over, failures = run(SWEEP, tmp_path / "sweep", workers=2)
     assert not failures
     assert len(over) == 4 - len([name for name in before if name.endswith(".jsonl")])
-    assert measured(tmp_path / "grid") == measured(finished)
+    assert measured(tmp_path / "sweep") == measured(finished)
 
 
 def test_an_unknown_table_is_named() -> None:
@@ -367,10 +367,10 @@ def test_an_unknown_table_is_named() -> None:
     assert "there is no 'table9': choose one of figure-fashion, figure-queue" in done.output
 
 
-def test_a_folder_without_a_grid_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_sweep_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert done.exit_code == 1
-    assert "has no grid.json" in done.output.replace("\n", " ")
+    assert "has no sweep.json" in done.output.replace("\n", " ")
     assert "for table1, give pncs reproduce table1 again" in done.output.replace("\n", " ")
 
 
@@ -384,8 +384,8 @@ def test_a_figure_is_reproduced_by_one_command(tmp_path: Path) -> None:
     assert len(cells(folder)) == 8
     for name in ("report.html", "rounds.png", "bytes.png", "choices.png", "runs.csv", "tests.csv"):
         assert (folder / name).is_file()
-    grid = json.loads((folder / "grid.json").read_text())
-    assert (grid["model"], grid["settings"]["dataset"]) == ("scratch", "digits")
+    sweep = json.loads((folder / "sweep.json").read_text())
+    assert (sweep["model"], sweep["settings"]["dataset"]) == ("scratch", "digits")
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A grid's TOML file: what it expands to, and what is refused before anything runs."""
+"""A sweep's TOML file: what it expands to, and what is refused before anything runs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,28 +7,28 @@ from typing import Any
 import pytest
 
 from pncs_flower.simulations.config import APP_DIRECTORY
-from pncs_flower.simulations.sweep.file import read_grid
+from pncs_flower.simulations.sweep.file import read_sweep
 from pncs_flower.simulations.sweep.plan import Report, check_claim
-from pncs_flower.simulations.sweep.sweep import Grid
+from pncs_flower.simulations.sweep.sweep import Sweep
 
 EXPERIMENTS = sorted((APP_DIRECTORY / "experiments").glob("*.toml"))
 
 
 def write(folder: Path, text: str) -> Path:
-    path = folder / "grid.toml"
-    path.write_text('title = "a grid"\nrules = ["pncs", "uniform"]\n' + text)
+    path = folder / "sweep.toml"
+    path.write_text('title = "a sweep"\nrules = ["pncs", "uniform"]\n' + text)
     return path
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_the_papers_experiments_are_valid(path: Path) -> None:
-    grid = read_grid(path)
-    assert len(grid.quickened().cells()) < len(grid.cells())
+    sweep = read_sweep(path)
+    assert len(sweep.quickened().cells()) < len(sweep.cells())
 
 
 def test_every_rule_meets_every_setting_with_every_seed() -> None:
-    grid = Grid("a grid", ("pncs", "all"), shards=(1, 2), layers=(1, 2), seeds=3)
-    cells = grid.cells()
+    sweep = Sweep("a sweep", ("pncs", "all"), shards=(1, 2), layers=(1, 2), seeds=3)
+    cells = sweep.cells()
     assert len(cells) == 2 * 2 * 2 * 3
     settings = [
         (c.settings["strategy"], c.settings["shards-per-client"], c.settings["model"], c.seed)
@@ -37,8 +37,8 @@ def test_every_rule_meets_every_setting_with_every_seed() -> None:
     assert len(set(settings)) == len(cells)
 
 
-def test_a_grid_may_have_partitions_of_both_kinds() -> None:
-    cells = Grid("a grid", ("pncs",), shards=(2,), dirichlet=(0.1, 1.0), seeds=1).cells()
+def test_a_sweep_may_have_partitions_of_both_kinds() -> None:
+    cells = Sweep("a sweep", ("pncs",), shards=(2,), dirichlet=(0.1, 1.0), seeds=1).cells()
     keys = ("partition", "shards-per-client", "dirichlet-alpha")
     assert [
         (cell.panel.split(",")[0], *(cell.settings[key] for key in keys)) for cell in cells
@@ -51,35 +51,35 @@ def test_a_grid_may_have_partitions_of_both_kinds() -> None:
 
 def test_one_strategy_may_be_there_twice_under_labels(tmp_path: Path) -> None:
     text = 'rules = ["pncs", "pncs L=0"]\n[rule."pncs L=0"]\nstrategy = "pncs"\nqueue-length = 0\n'
-    path = tmp_path / "grid.toml"
-    path.write_text(f'title = "a grid"\nseeds = 1\n{text}')
+    path = tmp_path / "sweep.toml"
+    path.write_text(f'title = "a sweep"\nseeds = 1\n{text}')
     assert [
         (cell.line, cell.settings["strategy"], cell.settings["queue-length"])
-        for cell in read_grid(path).cells()
+        for cell in read_sweep(path).cells()
     ] == [("pncs", "pncs", -1), ("pncs L=0", "pncs", 0)]
 
 
 def test_all_clients_are_selected_by_the_ceiling() -> None:
-    cell = Grid("a grid", ("all",), clients=20).cells()[0]
+    cell = Sweep("a sweep", ("all",), clients=20).cells()[0]
     assert (cell.settings["num-selected"], cell.settings["queue-length"]) == (20, 0)
 
 
 def test_two_layers_of_vgg16_are_its_last_linear_ones() -> None:
-    grid = Grid("a grid", ("pncs",), layers=(2,), model="vgg16")
-    assert grid.cells()[0].settings["trainable-layers"] == "classifier.3,classifier.6"
+    sweep = Sweep("a sweep", ("pncs",), layers=(2,), model="vgg16")
+    assert sweep.cells()[0].settings["trainable-layers"] == "classifier.3,classifier.6"
 
 
 def test_a_rule_has_settings_of_its_own(tmp_path: Path) -> None:
-    grid = read_grid(write(tmp_path, "[settings]\nlr = 0.5\n[rule.pncs]\nlr = 0.25\n"))
-    assert [cell.settings["lr"] for cell in grid.cells()[:2]] == [0.25, 0.5]
+    sweep = read_sweep(write(tmp_path, "[settings]\nlr = 0.5\n[rule.pncs]\nlr = 0.25\n"))
+    assert [cell.settings["lr"] for cell in sweep.cells()[:2]] == [0.25, 0.5]
 
 
 def test_a_cells_name_depends_on_results_and_not_on_places() -> None:
-    grid = Grid("a grid", ("pncs",), seeds=1)
+    sweep = Sweep("a sweep", ("pncs",), seeds=1)
 
     def name(files: str = "f", **settings: object) -> str:
         changed = {key.replace("_", "-"): value for key, value in settings.items()}
-        return replace(grid, settings=changed).cells()[0].name(files)  # type: ignore[arg-type]
+        return replace(sweep, settings=changed).cells()[0].name(files)  # type: ignore[arg-type]
 
     assert name() == name(data_dir="/elsewhere", cache_dir="x", device="cpu")
     assert len({name(), name(lr=0.5), name("other files")}) == 3
@@ -115,7 +115,7 @@ def test_a_cells_name_depends_on_results_and_not_on_places() -> None:
         ("[rule.pncs]\nnum-rounds = 2", r"\[rule.pncs\] num-rounds = 2: .* cannot be compared"),
         ("[rule.pncs]\nmodel = 'cnn'", r"\[rule.pncs\] model = cnn: .* cannot be compared"),
         ("[settings]\nmodel = 'mlp'", r"model = mlp is what .* layers = \[2\] stand for"),
-        ("[settings]\nmodel = 'vgg16'", "model = vgg16 is what the grid's keys model = 'vgg16'"),
+        ("[settings]\nmodel = 'vgg16'", "model = vgg16 is what the sweep's keys model = 'vgg16'"),
         ("[settings]\noutput-dir = 'x'", "output-dir = x is for a single run"),
         ("[rule.pncs]\ntensorboard = true", "tensorboard = True is for a single run"),
         ("[report]\ntargets = [nan]", "report.targets: nan must be above 0"),
@@ -131,15 +131,15 @@ def test_a_cells_name_depends_on_results_and_not_on_places() -> None:
     ],
 )
 def test_what_is_wrong_is_named_with_its_file(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=rf"(?s)grid\.toml.*{message}"):
-        read_grid(write(tmp_path, text))
+    with pytest.raises(ValueError, match=rf"(?s)sweep\.toml.*{message}"):
+        read_sweep(write(tmp_path, text))
 
 
 def test_an_unknown_rule_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "grid.toml"
-    path.write_text('title = "a grid"\nrules = ["pnsc"]\n')
+    path = tmp_path / "sweep.toml"
+    path.write_text('title = "a sweep"\nrules = ["pnsc"]\n')
     with pytest.raises(ValueError, match="strategy = 'pnsc' must be one of pncs"):
-        read_grid(path)
+        read_sweep(path)
 
 
 @pytest.mark.parametrize(
@@ -167,26 +167,26 @@ def test_a_claim_that_cannot_be_judged_is_refused(claim: dict[str, Any], message
 def test_a_claim_of_the_reference_against_itself_is_refused() -> None:
     claim = {"text": "", "kind": "best", "against": ["pncs"]}
     with pytest.raises(ValueError, match="holds the reference 'pncs' against itself"):
-        Grid("a grid", ("pncs", "uniform"), report=Report(claims=(claim,)))
+        Sweep("a sweep", ("pncs", "uniform"), report=Report(claims=(claim,)))
 
 
 def test_labels_that_give_one_file_name_are_refused() -> None:
     own = {label: {"strategy": "pncs"} for label in ("a=b", "a_b")}
     with pytest.raises(ValueError, match="the rules 'a=b' and 'a_b' differ in no letter"):
-        Grid("a grid", ("a=b", "a_b"), rule=own)
+        Sweep("a sweep", ("a=b", "a_b"), rule=own)
 
 
 @pytest.mark.parametrize("text", ["", "two\nlines", "\x1b[31mred", "\0"])
 def test_a_title_or_label_that_is_no_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be printable text"):
-        Grid(text, ("uniform",))
+        Sweep(text, ("uniform",))
     with pytest.raises(ValueError, match="must be printable text"):
-        Grid("a grid", (text,), rule={text: {"strategy": "pncs"}})
+        Sweep("a sweep", (text,), rule={text: {"strategy": "pncs"}})
 
 
 def test_concentrations_that_look_alike_are_told_apart() -> None:
-    grid = Grid("a grid", ("uniform",), shards=(), dirichlet=(0.5, 0.50000001, 1), seeds=1)
-    assert [cell.panel.partition(",")[0] for cell in grid.cells()] == [
+    sweep = Sweep("a sweep", ("uniform",), shards=(), dirichlet=(0.5, 0.50000001, 1), seeds=1)
+    assert [cell.panel.partition(",")[0] for cell in sweep.cells()] == [
         "dirichlet 0.5",
         "dirichlet 0.50000001",
         "dirichlet 1",
@@ -194,13 +194,13 @@ def test_concentrations_that_look_alike_are_told_apart() -> None:
 
 
 def test_a_command_can_be_pasted() -> None:
-    cell = Grid("a grid", ("pncs",), settings={"layers": "fc1, fc2"}).cells()[0]
+    cell = Sweep("a sweep", ("pncs",), settings={"layers": "fc1, fc2"}).cells()[0]
     assert "--set 'layers=fc1, fc2'" in cell.command
 
 
 def test_a_label_too_long_for_a_file_is_refused() -> None:
     with pytest.raises(ValueError, match="has too long a name"):
-        Grid("a grid", ("é" * 120,), rule={"é" * 120: {"strategy": "pncs"}})
+        Sweep("a sweep", ("é" * 120,), rule={"é" * 120: {"strategy": "pncs"}})
 
 
 @pytest.mark.parametrize(
@@ -219,19 +219,17 @@ def test_a_label_too_long_for_a_file_is_refused() -> None:
     ],
 )
 def test_a_setting_that_is_an_axis_is_refused(text: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is an axis of a grid: use "):
-        read_grid(write(tmp_path, text))
+    with pytest.raises(ValueError, match="is an axis of a sweep: use "):
+        read_sweep(write(tmp_path, text))
 
 
 def test_more_clients_than_there_are_cannot_be_selected() -> None:
     with pytest.raises(ValueError, match="selected = 20 is more than clients = 10"):
-        Grid("a grid", ("pncs",), selected=(2, 20))
+        Sweep("a sweep", ("pncs",), selected=(2, 20))
 
 
-def test_the_grid_of_the_documentation_is_valid(tmp_path: Path) -> None:
-    page = Path(__file__).parents[3] / "docs" / "grids.md"
-    path = tmp_path / "grid.toml"
+    page = Path(__file__).parents[3] / "docs" / "sweeps.md"
     path.write_text(page.read_text().split("```toml\n")[1].split("```")[0])
-    grid = read_grid(path)
-    assert len(grid.cells()) == 4 * 2 * 3
-    assert len(grid.quickened().cells()) == 4 * 2 * 2
+    sweep = read_sweep(path)
+    assert len(sweep.cells()) == 4 * 2 * 3
+    assert len(sweep.quickened().cells()) == 4 * 2 * 2

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.sweep import run as grid_run
-from pncs_flower.simulations.sweep.run import run_grid
-from pncs_flower.simulations.sweep.sweep import Cell, Grid
+from pncs_flower.simulations.sweep import run as sweep_run
+from pncs_flower.simulations.sweep.run import run_sweep
+from pncs_flower.simulations.sweep.sweep import Cell, Sweep
 from pncs_flower.simulations.sweep.tuning import choose_rates, tuning_cells, with_rates
 from pncs_flower.simulations.task import load_inputs
 from pncs_flower.strategies import SelectionError
 
-GRID = Grid(
-    "a grid",
+SWEEP = Sweep(
+    "a sweep",
     ("uniform", "round-robin"),
     clients=5,
     seeds=1,
@@ -51,15 +51,15 @@ def test_validation_examples_are_a_tenth_of_each_class_and_no_client_has_them() 
     np.testing.assert_array_equal(*flat)
 
 
-def test_tuning_never_sees_the_test_examples_nor_a_seed_of_the_grid() -> None:
-    cells = tuning_cells(GRID)
+def test_tuning_never_sees_the_test_examples_nor_a_seed_of_the_sweep() -> None:
+    cells = tuning_cells(SWEEP)
     assert len(cells) == 2 * 2 * 2
     assert {cell.settings["evaluate-on"] for cell in cells} == {"validation"}
     assert {cell.settings["seed"] for cell in cells} == {1000, 1001} == {c.seed for c in cells}
 
 
 def test_the_best_mean_over_seeds_of_the_last_five_rounds_is_chosen() -> None:
-    first = tuning_cells(GRID)[0]
+    first = tuning_cells(SWEEP)[0]
     low, high = (replace(first, settings={**first.settings, "lr": lr}) for lr in (0.1, 1.0))
     chosen = choose_rates(
         [
@@ -74,17 +74,17 @@ def test_the_best_mean_over_seeds_of_the_last_five_rounds_is_chosen() -> None:
 
 
 def test_of_equal_rates_the_smallest_is_chosen() -> None:
-    first = tuning_cells(GRID)[0]
+    first = tuning_cells(SWEEP)[0]
     high, low = (replace(first, settings={**first.settings, "lr": lr}) for lr in (1.0, 0.1))
     assert choose_rates([(high, rows(0.5)), (low, rows(0.5))])[0].lr == 0.1
 
 
 def test_each_cell_has_the_rate_of_its_own_line(tmp_path: Path) -> None:
     chosen = [
-        *choose_rates([(tuning_cells(GRID)[1], rows(0.5))]),
-        *choose_rates([(tuning_cells(GRID)[2], rows(0.5))]),
+        *choose_rates([(tuning_cells(SWEEP)[1], rows(0.5))]),
+        *choose_rates([(tuning_cells(SWEEP)[2], rows(0.5))]),
     ]
-    cells = with_rates(GRID.cells(), chosen)
+    cells = with_rates(SWEEP.cells(), chosen)
     assert [(cell.line, cell.settings["lr"]) for cell in cells] == [
         ("uniform", 1.0),
         ("round-robin", 1e-9),
@@ -92,12 +92,12 @@ def test_each_cell_has_the_rate_of_its_own_line(tmp_path: Path) -> None:
     assert {cell.settings["evaluate-on"] for cell in cells} == {"test"}
 
 
-def test_a_grid_is_tuned_and_says_so(tmp_path: Path) -> None:
+def test_a_sweep_is_tuned_and_says_so(tmp_path: Path) -> None:
     seen: list[str] = []
-    failed = run_grid(GRID, tmp_path, 0, lambda cell, done, total: seen.append(f"{done}/{total}"))
+    failed = run_sweep(SWEEP, tmp_path, 0, lambda cell, done, total: seen.append(f"{done}/{total}"))
     assert not failed
     assert seen == [*(f"{n}/8" for n in range(1, 9)), "1/2", "2/2"]
-    about = json.loads((tmp_path / "grid.json").read_text())
+    about = json.loads((tmp_path / "sweep.json").read_text())
     assert [(each["line"], each["lr"]) for each in about["tuned"]] == [
         ("uniform", 1.0),
         ("round-robin", 1.0),
@@ -108,17 +108,17 @@ def test_a_grid_is_tuned_and_says_so(tmp_path: Path) -> None:
     ]
     assert [s["lr"] for s in settings] == [1.0, 1.0]
     # What is there is not run again.
-    assert run_grid(GRID, tmp_path, 0, lambda *_: pytest.fail("ran again")) == {}
+    assert run_sweep(SWEEP, tmp_path, 0, lambda *_: pytest.fail("ran again")) == {}
 
 
-def test_a_tuning_run_that_broke_stops_the_grid(
+def test_a_tuning_run_that_broke_stops_the_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(cell: Cell, scratch: str) -> list[dict[str, Any]]:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(grid_run, "_run_cell", fail)
-    failed = run_grid(GRID, tmp_path, 0, lambda *_: None)
+    monkeypatch.setattr(sweep_run, "_run_cell", fail)
+    failed = run_sweep(SWEEP, tmp_path, 0, lambda *_: None)
     assert len(failed) == 8
     assert not (tmp_path / "cells").exists()
 
@@ -129,12 +129,12 @@ def test_rates_that_all_diverge_are_an_error(
     def fail(cell: Cell, scratch: str) -> list[dict[str, Any]]:
         raise SelectionError("no client delivered an update in round 1")
 
-    monkeypatch.setattr(grid_run, "_run_cell", fail)
+    monkeypatch.setattr(sweep_run, "_run_cell", fail)
     with pytest.raises(ValueError, match="uniform: no run with any of the learning rates"):
-        run_grid(GRID, tmp_path, 0, lambda *_: None)
+        run_sweep(SWEEP, tmp_path, 0, lambda *_: None)
 
 
 @pytest.mark.parametrize("tune", [{"lr": [0.1]}, {"lr": [], "seeds": 1}, {"lr": [0], "seeds": 1}])
 def test_a_tuning_that_makes_no_sense_is_refused(tune: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"tune = .* must be like"):
-        replace(GRID, tune=tune)
+        replace(SWEEP, tune=tune)
