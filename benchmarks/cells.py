@@ -24,9 +24,10 @@ from measure import machine
 
 from pncs_flower.simulations.cli.console import parse_setting
 from pncs_flower.simulations.run.folder import read_rounds
+from pncs_flower.simulations.sweep.cell_file import CELLS, cell_files
 from pncs_flower.simulations.sweep.file import read_sweep
 from pncs_flower.simulations.sweep.plan import Report
-from pncs_flower.simulations.sweep.run import CELLS, cell_files, run_sweep
+from pncs_flower.simulations.sweep.run import run_sweep
 from pncs_flower.simulations.sweep.sweep import Cell, Sweep
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "simulations" / "experiments"
@@ -75,7 +76,7 @@ def main() -> None:
         report=Report(),
         shards=sweep.shards[:1],
         seeds=options.seeds,
-        tune={},
+        tune=None,
         settings=settings,
     )
     print(machine(), flush=True)

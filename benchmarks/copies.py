@@ -75,7 +75,7 @@ def main() -> None:
     sweep = read_sweep(options.sweep)
     sweep = sweep.quickened() if options.quick else sweep
     settings = {**sweep.settings, "device": "cpu", **dict(map(parse_setting, options.settings))}
-    cell = replace(sweep, report=Report(), tune={}, settings=settings).cells()[0]
+    cell = replace(sweep, report=Report(), tune=None, settings=settings).cells()[0]
     print(machine(), flush=True)
     print(f"{cell.panel}, {cell.line}, seed {cell.seed}, {cell.config.num_rounds} rounds")
     found = []

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import (
@@ -161,20 +161,20 @@ def _run(
     model: str | None = None,
 ) -> bool:
     """Return whether a cell failed."""
-    from ..sweep.file import read_sweep
-    from ..sweep.part import part_of
-    from ..sweep.sweep import Cell
+    from ..sweep.file import part_of, read_sweep
+    from ..sweep.sweep import Cell, Sweep
+    from ..validation import in_plain_words
 
     wanted = read_sweep(file)
     if quick:
         wanted = wanted.quickened()
-    wanted = replace(
-        part_of(wanted, only),
-        seeds=seeds or wanted.seeds,
-        model=model or wanted.model,
-        settings={**wanted.settings, **changes},
-        tune={} if "lr" in changes else wanted.tune,
-    )
+    own = {"seeds": seeds, "model": model}
+    given: dict[str, Any] = {key: value for key, value in own.items() if value is not None}
+    if "lr" in changes:
+        given["tune"] = None
+    with in_plain_words(kind=Sweep):
+        part = part_of(wanted, only)
+        wanted = replace(part, settings={**part.settings, **changes}, **given)
     # Only now, since torch takes seconds and a wrong file is to be told at once.
     from ..machine.processes import exit_on_signals
     from ..run.preflight import detect_machine
@@ -279,14 +279,13 @@ def _bar() -> Progress:
 
 def _report(folder: Path) -> None:
     from ..report.of_sweep import write_report
-    from ..sweep.claims import judge
-    from ..sweep.results import read_results
+    from ..sweep.results import judge, read_results
 
     results = read_results(folder)
     page = write_report(folder, results)
-    for claim in results.sweep["report"]["claims"]:
+    for claim in results.about.report.claims:
         verdict, _ = judge(claim, results)
-        out.print(f"{verdict}: {claim['text']}", soft_wrap=True)
+        out.print(f"{verdict}: {claim.text}", soft_wrap=True)
     if results.missing:
         out.print(f"Runs without a result: {len(results.missing)}")
     for panel in results.without_reference:

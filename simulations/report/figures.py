@@ -17,9 +17,17 @@ from numpy.typing import NDArray
 from pncs_flower.files import replacing
 from pncs_flower.protocol import client_order
 
-from ..sweep.results import Run, SweepResults, mean_interval
+from ..sweep.results import SweepResults
+from ..sweep.statistics import Run, mean_interval
 
-__all__ = ["draw_choices", "draw_curves", "draw_similarities", "run_with_similarities"]
+__all__ = [
+    "draw_choices",
+    "draw_curves",
+    "draw_similarities",
+    "new_figure",
+    "run_with_similarities",
+    "save",
+]
 
 # Okabe and Ito's colours, which differ in lightness too, with two darker ones; the reference is
 # the first.
@@ -29,7 +37,21 @@ _MEGABYTE = 1e6
 _HEAT_MAPS = 4
 
 
-def draw_curves(results: SweepResults, over: Literal["rounds", "bytes"], path: Path) -> None:
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of so many inches, drawn without a display."""
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write a figure as PNG, whole or not at all."""
+    with replacing(path) as file:
+        figure.savefig(file, format="png")
+    return path
+
+
+def draw_curves(results: SweepResults, over: Literal["rounds", "bytes"], path: Path) -> Path:
     """Draw accuracy over rounds, or over the bytes that clients sent: a plot for each panel.
 
     Lines are means over seeds, bands their 95% intervals.
@@ -37,10 +59,7 @@ def draw_curves(results: SweepResults, over: Literal["rounds", "bytes"], path: P
     panels = results.panels
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    figure = Figure(
-        figsize=(max(6.4, 4.2 * columns), 3.3 * rows + 0.9), dpi=150, layout="constrained"
-    )
-    FigureCanvasAgg(figure)
+    figure = new_figure(max(6.4, 4.2 * columns), 3.3 * rows + 0.9)
     plots = figure.subplots(rows, columns, squeeze=False, sharey=True).flat
     lines = _lines(results)
     drawn: dict[str, Line2D] = {}
@@ -71,19 +90,13 @@ def draw_curves(results: SweepResults, over: Literal["rounds", "bytes"], path: P
         frameon=False,
         fontsize=9,
     )
-    with replacing(path) as file:
-        figure.savefig(file, format="png")
+    return save(figure, path)
 
 
 def draw_choices(results: SweepResults, path: Path) -> bool:
     """Draw who was chosen when, in the first panel with the first seed: a plot for each line.
 
-    Nothing is drawn where all lines are of all clients.
-
-    Returns
-    -------
-    bool
-        Whether there is a picture.
+    False, and no picture, where all lines are of all clients.
     """
     by_line = next(iter(results.panels.values()))
     runs = {line: some[0] for line, some in by_line.items() if line not in results.ceilings}
@@ -92,8 +105,7 @@ def draw_choices(results: SweepResults, path: Path) -> bool:
     first = min(int(run.cell["seed"]) for run in runs.values())
     columns = min(4, len(runs))
     rows = -(-len(runs) // columns)
-    figure = Figure(figsize=(max(6.4, 3.1 * columns), 2.6 * rows), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(max(6.4, 3.1 * columns), 2.6 * rows)
     plots = figure.subplots(rows, columns, squeeze=False)
     for axes, (line, run) in zip(plots.flat, runs.items(), strict=False):
         clients = sorted({c for row in run.rounds for c in row["clients"]}, key=client_order)
@@ -117,8 +129,7 @@ def draw_choices(results: SweepResults, path: Path) -> bool:
         axes.set_visible(False)
     figure.supxlabel("round", fontsize=10)
     figure.supylabel("client", fontsize=10)
-    with replacing(path) as file:
-        figure.savefig(file, format="png")
+    save(figure, path)
     return True
 
 
@@ -129,7 +140,7 @@ def run_with_similarities(results: SweepResults) -> Run | None:
     return next((run for run in ordered if "similarity" in run.rounds[0]), None)
 
 
-def draw_similarities(run: Run, path: Path) -> None:
+def draw_similarities(run: Run, path: Path) -> Path:
     """Draw how alike the clients' gradients were in some rounds, and which were chosen."""
     clients = sorted({c for row in run.rounds for c in row["clients"]}, key=client_order)
     kept = [row for row in run.rounds if "similarity" in row]
@@ -138,8 +149,7 @@ def draw_similarities(run: Run, path: Path) -> None:
     matrices = [_matrix(row, clients) for row in rows]
     off_diagonal = ~np.eye(len(clients), dtype=bool)
     bound = max(1e-6, *(float(np.nanmax(np.abs(m[off_diagonal]), initial=0)) for m in matrices))
-    figure = Figure(figsize=(3.1 * len(rows) + 0.8, 3.2), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(3.1 * len(rows) + 0.8, 3.2)
     plots = figure.subplots(1, len(rows), squeeze=False).flat
     for axes, row, matrix in zip(plots, rows, matrices, strict=True):
         np.fill_diagonal(matrix, np.nan)
@@ -155,8 +165,7 @@ def draw_similarities(run: Run, path: Path) -> None:
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
     figure.colorbar(image, ax=list(figure.axes), label="similarity", shrink=0.8)
-    with replacing(path) as file:
-        figure.savefig(file, format="png")
+    return save(figure, path)
 
 
 def _matrix(row: Mapping[str, Any], clients: Sequence[str]) -> NDArray[np.float64]:

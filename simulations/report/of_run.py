@@ -6,19 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import ListedColormap
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
-from pncs_flower.files import replacing
 from pncs_flower.protocol import client_order
 
 from ..run.early_stopping import stopped_after
 from ..run.folder import read_rounds
 from ..toml_file import read_toml
+from .figures import new_figure, save
 
 __all__ = ["draw_rounds", "final_table", "round_line"]
 
@@ -36,15 +34,7 @@ _LABEL_STEPS = [m * 10**e for e in range(9) for m in (1, 2, 5)]
 
 
 def round_line(row: Mapping[str, Any], num_rounds: int) -> str:
-    """Return one line about a round, and one more for everything out of the ordinary.
-
-    Parameters
-    ----------
-    row : mapping
-        A line of ``rounds.jsonl``.
-    num_rounds : int
-        How many rounds the run has.
-    """
+    """Return one line about a round, and one more for everything out of the ordinary."""
     width = len(str(num_rounds))
     parts = [
         f"round {row['round']:>{width}}/{num_rounds}",
@@ -62,13 +52,7 @@ def round_line(row: Mapping[str, Any], num_rounds: int) -> str:
 
 
 def final_table(path: Path) -> Table:
-    """Return the table of a finished run: its result and its last rounds.
-
-    Parameters
-    ----------
-    path : Path
-        The run's folder.
-    """
+    """Return the table of a finished run's folder: its result and its last rounds."""
     rows = read_rounds(path)
     summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
     early = ", stopped early" if stopped_after(rows) else ""
@@ -96,23 +80,7 @@ def final_table(path: Path) -> Table:
 
 
 def draw_rounds(path: Path) -> Path:
-    """Draw ``rounds.png``: accuracy over the rounds, and below it who was chosen and who rested.
-
-    Parameters
-    ----------
-    path : Path
-        The run's folder.
-
-    Returns
-    -------
-    Path
-        The picture.
-
-    Raises
-    ------
-    ValueError
-        If the folder has no rounds.
-    """
+    """Draw ``rounds.png``: accuracy over the rounds, and below it who was chosen and who rested."""
     rows = read_rounds(path)
     if not rows:
         raise ValueError(f"{path} has no rounds to draw")
@@ -120,8 +88,7 @@ def draw_rounds(path: Path) -> Path:
     clients = sorted({client for row in rows for client in row["clients"]}, key=client_order)
     width = min(16.0, max(7.0, 2.5 + 0.22 * len(rows)))
     height = 3.0 + min(8.0, max(1.6, 0.22 * len(clients)))
-    figure = Figure(figsize=(width, height), dpi=144, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(width, height)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.6, height - 3.0])
     _draw_accuracy(above, rows, summary["initial-accuracy"])
     _draw_clients(below, rows, clients)
@@ -131,10 +98,7 @@ def draw_rounds(path: Path) -> Path:
         f"{config['num-selected']} of {len(clients)} clients per round"
     )
     figure.legend(handles=_legend(rows), loc="outside lower center", ncols=4, frameon=False)
-    picture = path / PICTURE
-    with replacing(picture) as file:
-        figure.savefig(file, format="png")
-    return picture
+    return save(figure, path / PICTURE)
 
 
 def _draw_accuracy(axes: Axes, rows: Sequence[Mapping[str, Any]], initial: float) -> None:

@@ -1,18 +1,18 @@
 """The page, the numbers and the rule that a study of client pairs leaves."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 
 import numpy as np
 
-from pncs_flower.files import replacing, write_whole
+from pncs_flower.files import write_whole
 
 from ..study.observe import Observations
 from ..study.rule import rule_file
 from ..study.study import ALL, RANDOM, Row, Study, fitted_model
 from ..task import load_inputs
-from .page import picture, table, write_csv, write_page
+from .figures import new_figure, save
+from .page import Picture, Points, Section, Table, Text, Warn, verdict_of, write_csv, write_page
 
 __all__ = ["FITTED", "judge_rows", "write_table1"]
 
@@ -64,11 +64,9 @@ def write_table1(
     write_whole(folder / FITTED, rule_file(fitted_model(study, observed)))
     _draw(folder / "iterations.png", rows)
     inputs = load_inputs(next(iter(study.configs().values())))
-    verdicts = "".join(
-        f"<li>{escape(text)}: <strong>{verdict}</strong> ({escape(shown)})</li>"
-        for verdict, text, shown in judge_rows(rows)
-    )
-    notes = "".join(f'<p class="warning">{escape(note)}</p>' for note in inputs.notes)
+    verdicts = [
+        (verdict_of(text, f"{verdict} ({shown})"), ()) for verdict, text, shown in judge_rows(rows)
+    ]
     rounds = int(study.settings["num-rounds"])
     about = (
         f"{inputs.title}; {study.clients} clients, {rounds} rounds, {study.seeds} seeds; all pairs "
@@ -77,7 +75,7 @@ def write_table1(
     )
     body = [
         [
-            escape(row.name),
+            row.name,
             *(str(row.ranks.get(labels, "-")) for labels in ("min-max", "softmax")),
             f"{row.weight:+.3f}" if row.ranks else "-",
             f"{row.losses.mean():.3f} ± {row.losses.std():.3f}",
@@ -101,22 +99,27 @@ def write_table1(
         "by the size of a feature's weight in the logistic model of all features, standardized. "
         "Weight alone: above 0, larger values tell better pairs."
     )
-    settings = [[escape(key), escape(str(value))] for key, value in study.settings.items()]
-    parts = [
-        f"<h1>{escape(_TITLE)}</h1><p>{escape(about)}</p>{notes}",
-        f"<h2>What the paper says</h2><ul>{verdicts}</ul>",
-        "<h2>Features</h2>",
-        table(headings, body, caption),
-        "<h2>Over iterations</h2>",
-        picture(folder / "iterations.png", "Relative loss over iterations, by feature"),
-        "<h2>Settings</h2>",
-        table(["setting", "value"], settings, "Other settings are the app's defaults."),
-        f"<p>{FITTED} is the model of all features as a selection rule; its first lines say how "
-        "to use it.</p>",
+    settings = [[key, str(value)] for key, value in study.settings.items()]
+    sections = [
+        Section("", [Text(about), *map(Warn, inputs.notes)]),
+        Section("What the paper says", [Points(verdicts)]),
+        Section("Features", [Table(headings, body, caption)]),
+        Section(
+            "Over iterations",
+            [Picture(folder / "iterations.png", "Relative loss over iterations, by feature")],
+        ),
+        Section(
+            "Settings",
+            [
+                Table(["setting", "value"], settings, "Other settings are the app's defaults."),
+                Text(
+                    f"{FITTED} is the model of all features as a selection rule; its first lines "
+                    "say how to use it."
+                ),
+            ],
+        ),
     ]
-    page = folder / "report.html"
-    write_page(page, _TITLE, parts)
-    return page
+    return write_page(folder / "report.html", _TITLE, sections)
 
 
 def _shown(rounds: int) -> list[int]:
@@ -135,13 +138,9 @@ def _write_csv(path: Path, study: Study, rows: Sequence[Row]) -> None:
 
 
 def _draw(path: Path, rows: Sequence[Row]) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     colours = {"cos 4": "#0072b2", "cos 1": "#e69f00", "cos 2": "#d55e00", "cos 3": "#cc79a7"}
     dashes = {ALL: ("#009e73", "--"), RANDOM: ("#000000", ":")}
-    figure = Figure(figsize=(7.2, 3.6), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(7.2, 3.6)
     axes = figure.subplots()
     for row in rows:
         colour, dash = dashes.get(row.name, (colours.get(row.name, "#bbbbbb"), "-"))
@@ -161,5 +160,4 @@ def _draw(path: Path, rows: Sequence[Row]) -> None:
     axes.grid(color="#dddddd", linewidth=0.7)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside right center", frameon=False, fontsize=9)
-    with replacing(path) as file:
-        figure.savefig(file, format="png")
+    save(figure, path)

@@ -1,60 +1,123 @@
-"""A report as one HTML file that needs no other: its style, tables and pictures."""
+"""A report as one HTML file that needs no other: page.html, filled with sections of blocks."""
 
 import base64
 import csv
 from collections.abc import Iterable, Sequence
-from html import escape
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
+from typing import ClassVar
+
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup
 
 from pncs_flower.files import write_whole
 
-__all__ = ["Row", "picture", "table", "write_csv", "write_page"]
+__all__ = [
+    "Details",
+    "Picture",
+    "Points",
+    "Section",
+    "Table",
+    "Text",
+    "Warn",
+    "bold",
+    "verdict_of",
+    "with_code",
+    "write_csv",
+    "write_page",
+]
 
-Row = Sequence[str]
-
-_STYLE = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff;
-  max-width: 72rem; margin: 0 auto; padding: 1rem 1.5rem 4rem; }
-h1 { font-size: 1.6rem; line-height: 1.25; } h2 { margin-top: 2.5rem; font-size: 1.25rem; }
-img { max-width: 100%; height: auto; display: block; margin: .5rem 0; }
-.scroll { overflow-x: auto; margin: 1rem 0; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
-caption { text-align: left; padding: .3rem 0; color: #444; }
-th, td { padding: .3rem .7rem; text-align: right; border-bottom: 1px solid #ddd; }
-th:first-child, td:first-child { text-align: left; }
-thead th { border-bottom: 2px solid #888; vertical-align: bottom; }
-code { font-size: .8rem; overflow-wrap: anywhere; }
-.warning { border-left: 4px solid #d55e00; padding: .3rem 1rem; margin: 1rem 0;
-  background: #fdf3ec; }
-a:focus-visible, summary:focus-visible, .scroll:focus-visible { outline: 3px solid #0072b2; }
-@media print { body { max-width: none; padding: 0; font-size: 11pt; }
-  h2, caption { break-after: avoid; } img, tr { break-inside: avoid; }
-  .scroll { overflow: visible; } table { font-size: 8pt; } th, td { padding: .15rem .35rem; } }
-"""
+Point = tuple[str, Sequence["Point"]]
+"""A text and the points below it."""
 
 
-def write_page(path: Path, title: str, parts: Iterable[str]) -> None:
-    """Write a page, whole or not at all.
+@dataclass(frozen=True)
+class Text:
+    """A paragraph."""
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    title : str
-        Plain text.
-    parts : iterable of str
-        HTML, one after the other.
-    """
-    page = (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<link rel="icon" href="data:,">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
-        f"<body><main>{''.join(parts)}</main></body></html>\n"
-    )
-    write_whole(path, page)
+    kind: ClassVar[str] = "text"
+    text: str
+
+
+@dataclass(frozen=True)
+class Warn:
+    """A paragraph that is not to be overlooked."""
+
+    kind: ClassVar[str] = "warning"
+    text: str
+
+
+@dataclass(frozen=True)
+class Points:
+    """A list."""
+
+    kind: ClassVar[str] = "points"
+    items: Sequence[Point]
+
+
+@dataclass(frozen=True)
+class Details:
+    """A list that is shown on demand."""
+
+    kind: ClassVar[str] = "details"
+    summary: str
+    items: Sequence[Point]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, which scrolls where it is too wide; nothing if it has no rows."""
+
+    kind: ClassVar[str] = "table"
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG within the page, with a text for those who cannot see it."""
+
+    kind: ClassVar[str] = "picture"
+    path: Path
+    text: str
+
+    @property
+    def data(self) -> str:
+        """The file in base64."""
+        return base64.b64encode(self.path.read_bytes()).decode()
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, or none, and what stands below it."""
+
+    heading: str
+    blocks: Sequence[Text | Warn | Points | Details | Table | Picture]
+
+
+def bold(text: str, wanted: bool = True) -> str:
+    """Return a text as bold, if that is wanted."""
+    return Markup("<strong>{}</strong>").format(text) if wanted else text
+
+
+def verdict_of(claim: str, verdict: str) -> str:
+    """Return a claim with what came of it."""
+    return Markup("{}: <strong>{}</strong>").format(claim, verdict)
+
+
+def with_code(text: str, code: str) -> str:
+    """Return a text with what can be pasted into a terminal."""
+    return Markup("{}: <code>{}</code>").format(text, code)
+
+
+def write_page(path: Path, title: str, sections: Iterable[Section]) -> Path:
+    """Write a page, whole or not at all; every text is escaped."""
+    loader = FileSystemLoader(Path(__file__).parent)
+    template = Environment(loader=loader, autoescape=True).get_template("page.html")
+    write_whole(path, template.render(title=title, sections=sections) + "\n")
+    return path
 
 
 def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
@@ -62,20 +125,3 @@ def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
     text = StringIO(newline="")
     csv.writer(text).writerows(rows)
     write_whole(path, text.getvalue())
-
-
-def table(headings: Iterable[str], rows: Iterable[Row], caption: str) -> str:
-    """Return a table whose cells are HTML already; it scrolls where it is too wide."""
-    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in headings)
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    return (
-        '<div class="scroll" tabindex="0"><table>'
-        f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>"
-        f"<tbody>{body}</tbody></table></div>"
-    )
-
-
-def picture(path: Path, text: str) -> str:
-    """Return a picture within the page, with a text for those who cannot see it."""
-    data = base64.b64encode(path.read_bytes()).decode()
-    return f'<img alt="{escape(text)}" src="data:image/png;base64,{data}">'

@@ -1,103 +1,115 @@
-"""The file of a finished cell: read back whole, or not at all."""
+"""The file of a finished cell: named by what its result depends on, read whole or not at all."""
 
-import json
-import math
-import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired
 
-from pncs_flower.plain_text import one_line
+from pydantic import ConfigDict, Field, FiniteFloat, StrictInt, StrictStr, TypeAdapter, with_config
+from typing_extensions import TypedDict
 
 from ..run.early_stopping import after_the_stop, stopped_after
-from .sweep import ALL_CLIENTS, readable_name
+from ..task import inputs_fingerprint
+from ..validation import in_plain_words
+from .statistics import Run
+from .sweep import PLACES, Cell, readable_name
 
-__all__ = ["read_cell", "read_lines"]
+__all__ = ["CELLS", "cell_files", "check_file", "read_cell"]
 
-Row = dict[str, Any]
+CELLS = "cells"
+"""Folder with a file of JSON lines for each finished cell: what it is, its rounds, its summary."""
 
-_OLD_CEILING = re.compile(rf"{ALL_CLIENTS}( L=-?\d+)?")
+Bytes = dict[str, Annotated[int, Field(strict=True, ge=0)]]
+_MORE = ConfigDict(extra="allow")
 
 
-def read_cell(path: Path) -> tuple[Row, list[Row], Row]:
-    """Return what a cell is, its rounds and its summary.
+@with_config(_MORE)
+class _Head(TypedDict):
+    panel: StrictStr
+    line: StrictStr
+    rule: StrictStr
+    seed: StrictInt
+    clients: StrictInt
+    settings: dict[str, Any]
+    command: StrictStr
 
-    A run that was stopped early has the rounds after that, too: with its model, and nothing sent.
 
-    Raises
-    ------
-    ValueError
-        If the file is damaged, lacks rounds, or holds another cell than its name says; names it.
-    """
-    lines = read_lines(path)
-    try:
-        cell, *rounds, summary = lines
-        numbers = [row["round"] for row in rounds]
-        wanted = cell["settings"]["num-rounds"]
+class _Similarity(TypedDict):
+    clients: list[str]
+    values: list[list[Any]]
+
+
+@with_config(_MORE)
+class _Round(TypedDict):
+    round: StrictInt
+    accuracy: Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
+    loss: Annotated[FiniteFloat, Field(strict=True)] | None  # null: beyond all numbers
+    bytes_up: Bytes
+    bytes_down: Bytes
+    clients: list[StrictStr]
+    chosen: list[StrictStr]
+    notes: list[StrictStr]
+    similarity: NotRequired[_Similarity]
+
+
+@with_config(_MORE)
+class _Summary(TypedDict):
+    data: StrictStr
+    notes: list[StrictStr]
+    versions: dict[str, StrictStr]
+
+
+_HEAD, _ROUND, _SUMMARY = (TypeAdapter[Any](kind) for kind in (_Head, _Round, _Summary))
+
+
+def cell_files(cells: Iterable[Cell], folder: Path) -> dict[Path, Cell]:
+    """Return the file of each cell in a folder, there or not yet."""
+    return {folder / f"{c.name(inputs_fingerprint(c.config))}.jsonl": c for c in cells}
+
+
+def read_cell(path: Path) -> Run:
+    """Read a file, with the rounds after an early stop; names one that is damaged or another's."""
+    damaged = f"{path} is damaged: delete it and run again: "
+    with in_plain_words(damaged):
+        try:
+            head, *rounds, summary = path.read_bytes().splitlines()
+        except IsADirectoryError:
+            raise ValueError("it is a folder") from None
+        except ValueError:
+            raise ValueError("it lacks lines") from None
+        cell = _HEAD.validate_json(head)
+        rows = [_ROUND.validate_json(line) for line in rounds]
+        run = Run(cell, rows, _SUMMARY.validate_json(summary))
+        _check_rounds(rows)
+        wanted = cell["settings"].get("num-rounds")
+        if cell["settings"].get("stop-after") and stopped_after(rows) == len(rows) < wanted:
+            rows += after_the_stop(rows, wanted)
+        if len(rows) != wanted:
+            raise ValueError(f"it has {len(rows)} of {wanted} rounds")
         name = readable_name(cell["panel"], cell["line"], cell["seed"])
-        for row in rounds:
-            _check_round(row)
-        cell.setdefault("rule", _rule_of_old(cell))
-        texts = (cell["command"], cell["line"], cell["rule"], summary["data"], *summary["notes"])
-        for text in (*texts, *summary["versions"].values()):
-            _expect(isinstance(text, str), text)
-        _expect(type(cell["seed"]) is int, cell["seed"])
-        _expect(type(wanted) is int, wanted)
-        early = cell["settings"].get("stop-after") and stopped_after(rounds) == len(numbers)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{_damaged(path)} ({one_line(error)})") from None
-    if early:
-        rounds += after_the_stop(rounds, wanted)
-        numbers += range(len(numbers) + 1, wanted + 1)
-    if numbers != list(range(1, wanted + 1)):
-        raise ValueError(f"{_damaged(path)} (it has {len(rounds)} of {wanted} rounds)")
-    if path.stem.rpartition("-")[0] != name:
-        raise ValueError(f"{_damaged(path)} (it holds {name})")
-    return cell, rounds, summary
+        if path.stem.rpartition("-")[0] != name:
+            raise ValueError(f"it holds {name}")
+    return run
 
 
-def _rule_of_old(cell: Row) -> str:
-    """Return the rule of a file that does not say it, as those of 0.1.0 do not."""
-    everybody = cell["settings"]["num-selected"] == cell["clients"]
-    return ALL_CLIENTS if everybody and _OLD_CEILING.fullmatch(cell["line"]) else cell["line"]
+def _check_rounds(rows: list[dict[str, Any]]) -> None:
+    for number, row in enumerate(rows, 1):
+        if row["round"] != number:
+            raise ValueError(f"round {row['round']} stands in the place of round {number}")
+        similarity = row.get("similarity", {"clients": [], "values": []})
+        there, values = similarity["clients"], similarity["values"]
+        if not {*row["chosen"], *there} <= set(row["clients"]):
+            raise ValueError(f"round {number} names a client that was not there")
+        if [len(each) for each in values] != [len(there)] * len(there):
+            raise ValueError(f"the similarities of round {number} are not those of its clients")
 
 
-def _check_round(row: Row) -> None:
-    accuracy, loss = row["accuracy"], row["loss"]
-    _expect(type(accuracy) in (int, float) and 0 <= accuracy <= 1, accuracy)
-    # A loss beyond all numbers is written as null.
-    _expect(loss is None or (type(loss) in (int, float) and math.isfinite(loss)), loss)
-    for count in (*row["bytes_up"].values(), *row["bytes_down"].values()):
-        _expect(type(count) is int and count >= 0, count)
-    chosen, clients = row["chosen"], row["clients"]
-    _expect(type(chosen) is list and type(clients) is list and set(chosen) <= set(clients), chosen)
-    _expect(all(isinstance(client, str) for client in clients), clients)
-    if "similarity" in row:
-        there, values = row["similarity"]["clients"], row["similarity"]["values"]
-        _expect(set(there) <= set(clients), there)
-        _expect([len(each) for each in values] == [len(there)] * len(there), values)
-
-
-def _expect(good: bool, value: object) -> None:
-    if not good:
-        raise ValueError(f"it has {value!r}")
-
-
-def read_lines(path: Path) -> list[Row]:
-    """Return the JSON lines of a file.
-
-    Raises
-    ------
-    ValueError
-        If it cannot be read as such; names it.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines]
-    except (OSError, ValueError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise ValueError(f"{_damaged(path)} ({one_line(error)})") from None
-
-
-def _damaged(path: Path) -> str:
-    return f"{path} is damaged: delete it and run again"
+def check_file(path: Path, cell: Cell) -> None:
+    """Refuse a file that is not of this cell: a name says only part of what a cell is."""
+    about = read_cell(path).cell
+    found = {"stop-after": 0, **about["settings"], "clients": about["clients"]}
+    for key, value in {**cell.settings, "clients": cell.clients}.items():
+        if key not in PLACES and found.get(key) != value:
+            raise ValueError(
+                f"{path} is damaged: it was run with {key} = {found.get(key)!r}, not {value!r}: "
+                "delete it and run again"
+            )

@@ -1,96 +1,76 @@
-"""A sweep's small TOML file, read and checked key by key."""
+"""A sweep's TOML file, and the part of the sweep that a command asks for."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from difflib import get_close_matches
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from ..toml_file import read_toml
+from ..validation import in_plain_words
 from .plan import Report
-from .sweep import Sweep, tupled
+from .sweep import Sweep, short
 
-__all__ = ["read_sweep"]
+__all__ = ["part_of", "read_sweep"]
 
-# By what the type of a key contains; the first that does.
-_IN_WORDS = {
-    "tuple[int": "a list of whole numbers",
-    "tuple[str": "a list of texts",
-    "tuple[float": "a list of numbers",
-    "tuple": "a list of tables",
-    "Mapping": "a table",
-    "int": "a whole number",
-    "str": "text",
-}
+_AXES = ("rules", "shards", "dirichlet", "layers", "selected", "queue")
 
 
 def read_sweep(path: Path) -> Sweep:
-    """Read a sweep's TOML file.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If it is not TOML, or has an unknown key or a wrong value; names it.
-    """
+    """Read a sweep's file; names it with what is unknown or wrong there."""
     try:
         values = read_toml(path)
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file {path}") from None
-    try:
-        report = values.pop("report", {})
-        if not isinstance(report, dict):
-            raise ValueError(f"report = {report!r} must be a table: [report]")
-        _check_keys(report, Report, "report.")
-        _check_keys(values, Sweep)
-        _check_quick(values.get("quick", {}))
-        missing = [key for key in ("title", "rules") if key not in values]
-        if missing:
-            raise ValueError(f"missing: {', '.join(missing)}")
-        sweep = Sweep(
-            **{key: tupled(value) for key, value in values.items()},
-            report=Report(**{key: tupled(value) for key, value in report.items()}),
-        )
+    with in_plain_words(f"{path}: ", Sweep):
+        sweep = TypeAdapter(Sweep).validate_python(values)
+    with in_plain_words(f"{path}: quick: ", Sweep):
         sweep.quickened()
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
     return sweep
 
 
-def _check_keys(values: Mapping[str, Any], kind: Any, prefix: str = "") -> None:
-    types = {f.name: f.type for f in fields(kind)}
-    for key, value in values.items():
-        if key not in types:
-            near = get_close_matches(key, types, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(types)}"
-            raise ValueError(f"unknown key {prefix}{key}: {hint}")
-        wanted = str(types[key])
-        good = (
-            (type(value) is int and wanted == repr(int))
-            or (isinstance(value, str) and wanted == repr(str))
-            or (isinstance(value, dict) and "Mapping[str" in wanted and "tuple" not in wanted)
-            or (isinstance(value, list) and "tuple" in wanted and _all_of(value, wanted))
-        )
-        if not good:
-            kind = next(words for part, words in _IN_WORDS.items() if part in wanted)
-            raise ValueError(f"{prefix}{key} = {value!r} has the wrong type: it must be {kind}")
+def part_of(sweep: Sweep, only: Sequence[str]) -> Sweep:
+    """Return what is left with some values of axes alone, such as ``"shards=1,2"``.
+
+    Claims on lines that are left out are left out too, and the title says what stays.
+    """
+    seen = set()
+    for text in only:
+        axis, equals, values = text.partition("=")
+        axis = axis.strip()
+        if not equals or axis not in _AXES:
+            raise ValueError(
+                f"--only {text} must be AXIS=VALUES, such as shards=1,2; the axes are "
+                f"{', '.join(_AXES)}"
+            )
+        if axis in seen:
+            raise ValueError(f"--only {axis} is given twice: give all its values at once")
+        seen.add(axis)
+        sweep = _narrowed(sweep, axis, [v.strip() for v in values.split(",") if v.strip()])
+    return sweep
 
 
-def _check_quick(values: Mapping[str, Any]) -> None:
-    """Check the keys of the sweep that are replaced; settings are checked with all others."""
-    keys = {f.name for f in fields(Sweep)}
-    for key in ("title", "quick", "report"):
-        if key in values:
-            raise ValueError(f"[quick] cannot replace {key}")
-    if "settings" in values:
-        raise ValueError("[quick.settings]: settings stand in [quick] itself")
-    _check_keys({key: value for key, value in values.items() if key in keys}, Sweep, "quick.")
-
-
-def _all_of(values: Sequence[Any], wanted: str) -> bool:
-    kinds: tuple[type, ...] = (dict,)
-    for name, kind in (("tuple[int", (int,)), ("tuple[str", (str,)), ("tuple[float", (float, int))):
-        if wanted.startswith(name):
-            kinds = kind
-    return all(isinstance(value, kinds) and not isinstance(value, bool) for value in values)
+def _narrowed(sweep: Sweep, axis: str, wanted: Sequence[str]) -> Sweep:
+    values = getattr(sweep, axis)
+    there = {short(each) if isinstance(each, float) else str(each): each for each in values}
+    text, known = f"--only {axis}={','.join(wanted)}", ", ".join(there) or "none"
+    if not set(wanted) <= there.keys():
+        raise ValueError(f"{text}: of {axis} the sweep has {known}")
+    kept = {name: value for name, value in there.items() if name in wanted}
+    # Of the two kinds of partitions one may go altogether.
+    other = {"shards": sweep.dirichlet, "dirichlet": sweep.shards}
+    if not kept and not other.get(axis):
+        raise ValueError(f"{text} leaves nothing: of {axis} the sweep has {known}")
+    if axis == "queue" and len(kept) == 1 < len(there):
+        raise ValueError(f"{text}: keep two of {known} or more, to compare")
+    changes: dict[str, Any] = {axis: tuple(kept.values())}
+    if axis == "rules":
+        changes["rule"] = {name: own for name, own in sweep.rule.items() if name in kept}
+    title = f"{sweep.title}; only {axis} {', '.join(kept) or 'none'}"
+    part = replace(sweep, **changes, title=title, report=Report())
+    lines = {cell.line for cell in part.cells()}
+    if sweep.reference not in lines:
+        return replace(part, report=replace(sweep.report, reference="", claims=()))
+    claims = tuple(claim for claim in sweep.report.claims if set(claim.against) <= lines)
+    return replace(part, report=replace(sweep.report, reference=sweep.reference, claims=claims))

@@ -1,88 +1,134 @@
 """What a report on a sweep is to show, and which of the paper's claims it is to judge."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY
+from typing import Annotated, Literal
 
-__all__ = ["Report", "check_claim"]
+import numpy as np
+from pydantic import ConfigDict, Field, StrictStr
+from pydantic.dataclasses import dataclass
 
-_CLAIMS: dict[str, tuple[str, ...]] = {
-    "best": (),
-    "similar": ("within",),
-    "sooner": ("target", "by", "after"),
-    "ahead": ("from",),
-}
+from ..validation import Count, Share, Text
+from .statistics import Run, mean_interval, percent, rounds_to_reach
+
+__all__ = ["CHECKED", "Claim", "Report"]
+
+CHECKED = ConfigDict(extra="forbid")
+
+Lines = Mapping[str, Sequence[Run]]
+Outcome = tuple[bool, str]
+"""Whether a claim holds in a panel, and the numbers that say so."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
+class _Claim:
+    """What the reference is said to be beside other lines; judged by the means over seeds."""
+
+    _: KW_ONLY
+    text: Text
+    against: Annotated[tuple[StrictStr, ...], Field(min_length=1)]
+
+    @property
+    def last_round(self) -> int:
+        """The last round that the claim speaks of by its number."""
+        return 1
+
+
+@dataclass(frozen=True, config=CHECKED)
+class Best(_Claim):
+    """It has the highest converged accuracy."""
+
+    kind: Literal["best"]
+
+    def judge(self, lines: Lines, reference: str) -> Outcome:
+        """Compare converged accuracies."""
+        values = _converged(lines)
+        own = values[reference]
+        others = [value for line, value in values.items() if line != reference]
+        return all(own > value for value in others), _shown(values)
+
+
+@dataclass(frozen=True, config=CHECKED)
+class Similar(_Claim):
+    """All have converged accuracies within so much of each other."""
+
+    kind: Literal["similar"]
+    within: Share
+
+    def judge(self, lines: Lines, reference: str) -> Outcome:
+        """Compare the spread of the converged accuracies."""
+        values = _converged(lines)
+        spread = max(values.values()) - min(values.values())
+        return spread <= self.within, f"{_shown(values)} (spread {spread:.3f})"
+
+
+@dataclass(frozen=True, config=CHECKED)
+class Sooner(_Claim):
+    """It reaches an accuracy in the median by a round, the others after another one."""
+
+    kind: Literal["sooner"]
+    target: Share
+    by: Count
+    after: Count
+
+    @property
+    def last_round(self) -> int:
+        """The later of the two."""
+        return max(self.by, self.after)
+
+    def judge(self, lines: Lines, reference: str) -> Outcome:
+        """Compare the median rounds that reach the target."""
+        medians = {line: rounds_to_reach(runs, self.target)[0] for line, runs in lines.items()}
+        own = medians[reference]
+        others = [median for line, median in medians.items() if line != reference]
+        late = all(median is None or median > self.after for median in others)
+        shown = (f"{line} {'never' if m is None else f'{m:g}'}" for line, m in medians.items())
+        text = f"median round that reaches {percent(self.target)}: {', '.join(shown)}"
+        return own is not None and own <= self.by and late, text
+
+
+@dataclass(frozen=True, config=CHECKED)
+class Ahead(_Claim):
+    """It is above all others in every round from one on."""
+
+    kind: Literal["ahead"]
+    start: Count = Field(alias="from")
+
+    @property
+    def last_round(self) -> int:
+        """Where it begins."""
+        return self.start
+
+    def judge(self, lines: Lines, reference: str) -> Outcome:
+        """Compare the mean accuracies round by round."""
+        means = {
+            line: mean_interval(np.stack([run.accuracy for run in runs]))[0]
+            for line, runs in lines.items()
+        }
+        own = means.pop(reference)
+        best = np.max(list(means.values()), axis=0)
+        behind = [i + 1 for i in range(self.start - 1, len(own)) if own[i] <= best[i]]
+        if not behind:
+            return True, "in every one of these rounds"
+        return False, f"behind the best of the others in rounds {', '.join(map(str, behind))}"
+
+
+Claim = Annotated[Best | Similar | Sooner | Ahead, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True, config=CHECKED)
 class Report:
-    """What a report on a sweep shows.
+    """What a report shows; the reference is the sweep's first line if it is empty."""
 
-    Attributes
-    ----------
-    reference : str
-        The line that every other is tested against; the first if empty.
-    rounds : tuple of int
-        Rounds whose accuracy has a column.
-    targets : tuple of float
-        Accuracies (0 to 1) of which the report says when they are reached.
-    claims : tuple of mapping
-        What the paper says; see `check_claim`.
-    """
-
-    reference: str = ""
-    rounds: tuple[int, ...] = ()
-    targets: tuple[float, ...] = (0.4, 0.5, 0.6)
-    claims: tuple[Mapping[str, Any], ...] = ()
-
-    def __post_init__(self) -> None:
-        for number in self.rounds:
-            if number < 1:
-                raise ValueError(f"report.rounds: {number} must be at least 1")
-        for target in self.targets:
-            if not 0 < target <= 1:
-                raise ValueError(f"report.targets: {target} must be above 0 and at most 1")
-        for claim in self.claims:
-            check_claim(claim)
+    reference: StrictStr = ""
+    rounds: tuple[Count, ...] = ()
+    targets: tuple[Share, ...] = (0.4, 0.5, 0.6)
+    claims: tuple[Claim, ...] = ()
 
 
-def check_claim(claim: Mapping[str, Any]) -> None:
-    """Refuse a claim that cannot be judged.
+def _converged(lines: Lines) -> dict[str, float]:
+    return {line: sum(r.converged for r in runs) / len(runs) for line, runs in lines.items()}
 
-    Parameters
-    ----------
-    claim : mapping
-        ``text``, ``against`` (lines) and ``kind``: ``"best"`` (the reference has the highest
-        converged accuracy), ``"similar"`` (all within ``within`` of each other), ``"sooner"`` (it
-        reaches ``target`` in the median ``by`` a round, the others later than ``after``) or
-        ``"ahead"`` (in every round from ``from`` on).
 
-    Raises
-    ------
-    ValueError
-        If a key is missing or unknown, or a value is not what it should be.
-    """
-    kind = claim.get("kind")
-    if not isinstance(kind, str) or kind not in _CLAIMS:
-        raise ValueError(f"a claim's kind = {kind!r} must be one of {', '.join(_CLAIMS)}")
-    wanted = {"text", "kind", "against", *_CLAIMS[kind]}
-    if set(claim) != wanted:
-        raise ValueError(f"a claim of kind {kind} has {sorted(claim)}, but needs {sorted(wanted)}")
-    if not isinstance(claim["text"], str) or not claim["text"].isprintable():
-        raise ValueError(f"a claim's text = {claim['text']!r} must be printable text")
-    against = claim["against"]
-    if (
-        not isinstance(against, list | tuple)
-        or not against
-        or not all(isinstance(line, str) for line in against)
-    ):
-        raise ValueError(f"a claim's against = {against!r} must be a list of rules, at least one")
-    for key in _CLAIMS[kind]:
-        value = claim[key]
-        if key in ("within", "target"):
-            good = isinstance(value, int | float) and type(value) is not bool and 0 < value <= 1
-            limits = "a number above 0 and at most 1"
-        else:
-            good, limits = type(value) is int and value >= 1, "a whole number, at least 1"
-        if not good:
-            raise ValueError(f"a claim's {key} = {value!r} must be {limits}")
+def _shown(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{line} {value:.3f}" for line, value in values.items())

@@ -1,99 +1,55 @@
-"""Read what a sweep left on disk, and the statistics that a report needs of it."""
+"""What a sweep left on disk: its description, its runs, and whether claims hold of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy import stats
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
 
-from .cell_file import read_cell, read_lines
-from .plan import Report
-from .run import CELLS, SWEEP
-from .sweep import ALL_CLIENTS, tupled
+from ..validation import Text
+from .cell_file import CELLS, read_cell
+from .plan import Claim, Report
+from .statistics import Run
+from .sweep import ALL_CLIENTS, SWEEP, Tune
+from .tuning import Tuned
 
-__all__ = [
-    "Comparison",
-    "Run",
-    "SweepResults",
-    "compare",
-    "holm",
-    "mean_interval",
-    "percent",
-    "read_results",
-    "rounds_to_reach",
-]
-
-LAST = 5
-"""The converged accuracy is the mean over so many last rounds."""
-
-Vector = NDArray[np.float64]
+__all__ = ["Description", "SweepResults", "judge", "read_results"]
 
 
-@dataclass(frozen=True)
-class Run:
-    """A finished cell.
+def _file_name(name: str) -> str:
+    if Path(name).name != name or not name.endswith(".jsonl"):
+        raise ValueError("must be the name of a cell's file")
+    return name
 
-    Attributes
-    ----------
-    cell : mapping
-        What it is: panel, line, rule, seed, clients, settings, command.
-    rounds : sequence of mapping
-        Its rounds, as in ``rounds.jsonl``.
-    summary : mapping
-        As in ``summary.json``.
-    """
 
-    cell: Mapping[str, Any]
-    rounds: Sequence[Mapping[str, Any]]
-    summary: Mapping[str, Any]
+# A sweep of another release may have settings that are not known here.
+@checked_dataclass(frozen=True, config=ConfigDict(extra="ignore"))
+class Description:
+    """What a report needs to know of a sweep beside its runs."""
 
-    @cached_property
-    def accuracy(self) -> Vector:
-        """Test accuracy after each round, shape (rounds,)."""
-        return np.array([row["accuracy"] for row in self.rounds], dtype=np.float64)
-
-    @cached_property
-    def bytes_up(self) -> Vector:
-        """Bytes that all clients have sent up to each round, shape (rounds,)."""
-        return np.cumsum([float(sum(row["bytes_up"].values())) for row in self.rounds])
-
-    @property
-    def trained(self) -> Sequence[Mapping[str, Any]]:
-        """The rounds up to that after which it was stopped early, if it was."""
-        return self.rounds[: self.summary.get("stopped-after-round")]
-
-    @property
-    def converged(self) -> float:
-        """Mean accuracy of the last rounds."""
-        return float(self.accuracy[-LAST:].mean())
+    title: Text
+    report: Report
+    cells: tuple[Annotated[str, AfterValidator(_file_name)], ...] = ()
+    panels: tuple[str, ...] = ()
+    tune: Tune | None = None
+    tuned: tuple[Tuned, ...] = ()
 
 
 @dataclass(frozen=True)
 class SweepResults:
-    """All finished cells of a sweep.
+    """All finished cells of a sweep, by panel, line and seed, and the names of those missing."""
 
-    Attributes
-    ----------
-    sweep : mapping
-        The sweep, as `sweep.Sweep` has it.
-    panels : mapping of str to mapping of str to list of Run
-        Runs by panel and line, each list sorted by seed.
-    missing : tuple of str
-        Cells without a result.
-    """
-
-    sweep: Mapping[str, Any]
+    about: Description
     panels: Mapping[str, Mapping[str, Sequence[Run]]]
-    missing: tuple[str, ...]
+    missing: tuple[str, ...] = ()
 
     @property
     def reference(self) -> str:
         """The line that every other is tested against; it may have no result."""
-        return str(self.sweep["report"]["reference"])
+        return self.about.report.reference
 
     @property
     def lines(self) -> list[str]:
@@ -103,8 +59,7 @@ class SweepResults:
     @property
     def lost(self) -> list[str]:
         """The panels without any result."""
-        # Files of 0.1.0 do not name the panels.
-        return [panel for panel in self.sweep.get("panels", ()) if panel not in self.panels]
+        return [panel for panel in self.about.panels if panel not in self.panels]
 
     @property
     def without_reference(self) -> list[str]:
@@ -119,7 +74,12 @@ class SweepResults:
     @property
     def runs(self) -> list[Run]:
         """All runs."""
-        return [run for lines in self.panels.values() for runs in lines.values() for run in runs]
+        return [run for _, _, runs in self.groups for run in runs]
+
+    @property
+    def groups(self) -> list[tuple[str, str, Sequence[Run]]]:
+        """Panel, line and runs of all that differ in the seed alone."""
+        return [(p, line, runs) for p, lines in self.panels.items() for line, runs in lines.items()]
 
     @property
     def shared(self) -> str:
@@ -137,154 +97,63 @@ class SweepResults:
         return ": ".join(filter(None, (self.label(panel), line)))
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """One line against the reference, over the seeds that both have.
-
-    Attributes
-    ----------
-    line : str
-        The other line.
-    seeds : int
-        How many pairs.
-    difference : float
-        Mean of the reference's converged accuracy minus the other's.
-    p, p_holm : float
-        Of Wilcoxon's signed-rank test, two-sided; and after Holm's correction for all comparisons
-        of the panel.
-    least_p : float
-        The smallest p that so many pairs can give at all.
-    """
-
-    line: str
-    seeds: int
-    difference: float
-    p: float
-    p_holm: float
-    least_p: float
-
-
 def read_results(folder: Path) -> SweepResults:
-    """Read a sweep's folder.
-
-    Raises
-    ------
-    FileNotFoundError
-        If it holds no sweep.
-    ValueError
-        If no cell is finished, or if a file is damaged; names it.
-    """
-    if not (folder / SWEEP).is_file():
+    """Read a sweep's folder; names a file that is damaged."""
+    file = folder / SWEEP
+    if not file.is_file():
         raise FileNotFoundError(
             f"{folder} has no {SWEEP}: give the folder that pncs sweep or pncs reproduce wrote "
             "(for table1, give pncs reproduce table1 again, which runs only what is missing)"
         )
-    sweep = _read_description(folder / SWEEP)
+    try:
+        about = TypeAdapter(Description).validate_json(file.read_bytes())
+    except ValidationError:
+        raise ValueError(
+            f"{file} is damaged: give the command again that ran the sweep, which writes it anew"
+        ) from None
     panels: dict[str, dict[str, list[Run]]] = {}
     missing = []
-    for name in sweep["cells"]:
-        path = folder / CELLS / name
+    for path in (folder / CELLS / name for name in about.cells):
         if not path.exists():
             missing.append(path.stem)
             continue
-        cell, rounds, summary = read_cell(path)
-        runs = panels.setdefault(cell["panel"], {}).setdefault(cell["line"], [])
-        runs.append(Run(cell, rounds, summary))
+        run = read_cell(path)
+        panels.setdefault(run.cell["panel"], {}).setdefault(run.cell["line"], []).append(run)
     if not panels:
         raise ValueError(f"{folder} has no finished run, so there is nothing to report")
     for lines in panels.values():
         for runs in lines.values():
             runs.sort(key=lambda run: int(run.cell["seed"]))
-    return SweepResults(sweep, panels, tuple(missing))
+    return SweepResults(about, panels, tuple(missing))
 
 
-def _read_description(path: Path) -> Mapping[str, Any]:
-    try:
-        sweep: Mapping[str, Any] = read_lines(path)[0]
-        names, report = sweep["cells"], sweep["report"]
-        if not all(isinstance(panel, str) for panel in sweep.get("panels", ())):
-            raise ValueError
-        if not sweep["title"].isprintable() or len(set(names)) < len(names):
-            raise ValueError
-        if any(Path(name).name != name or not name.endswith(".jsonl") for name in names):
-            raise ValueError
-        Report(**{key: tupled(value) for key, value in report.items()})
-        if not report["reference"]:  # as 0.1.0 left it where the sweep's file names none
-            rule, queue = sweep["rules"][0], sweep["queue"]
-            report["reference"] = rule if len(queue) == 1 else f"{rule} L={queue[0]}"
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-        raise ValueError(
-            f"{path} is damaged: give the command again that ran the sweep, which writes it anew"
-        ) from None
-    return sweep
+def judge(claim: Claim, results: SweepResults) -> tuple[str, list[str]]:
+    """Return whether a claim holds, holds in part, does not or is not judged; numbers by panel.
 
-
-def mean_interval(values: Vector) -> tuple[Vector, Vector]:
-    """Return the mean over seeds and half of its 95% interval, by Student's t.
-
-    Parameters
-    ----------
-    values : np.ndarray
-        Shape (seeds, ...). With one seed the interval is NaN.
+    A panel where a line has no result, or all lines have none, or where the runs end too early, is
+    not judged; a claim that is not judged in all panels at most holds in part.
     """
-    n = len(values)
-    mean = values.mean(axis=0)
-    if n == 1:
-        return mean, np.full_like(mean, np.nan)
-    error = values.std(axis=0, ddof=1) / n**0.5
-    return mean, error * float(stats.t.ppf(0.975, n - 1))
-
-
-def percent(share: float) -> str:
-    """Return a share in percent, with as many digits as it has."""
-    return f"{100 * share:g}%"
-
-
-def holm(p: Sequence[float]) -> list[float]:
-    """Return p-values after Holm's step-down correction for all of them."""
-    order = sorted(range(len(p)), key=lambda i: p[i])
-    adjusted = [0.0] * len(p)
-    largest = 0.0
-    for place, i in enumerate(order):
-        largest = max(largest, min(1.0, (len(p) - place) * p[i]))
-        adjusted[i] = largest
-    return adjusted
-
-
-def compare(lines: Mapping[str, Sequence[Run]], reference: str) -> list[Comparison]:
-    """Test the converged accuracy of a panel's reference against every other line's."""
-    if reference not in lines:
-        return []
-    own = {run.cell["seed"]: run.converged for run in lines[reference]}
-    found: list[tuple[str, Vector, float]] = []
-    for line, runs in lines.items():
-        pairs = [own[r.cell["seed"]] - r.converged for r in runs if r.cell["seed"] in own]
-        if line != reference and pairs:
-            differences = np.array(pairs)
-            found.append((line, differences, _wilcoxon(differences)))
-    adjusted = holm([p for _, _, p in found])
-    return [
-        Comparison(line, len(d), float(d.mean()), p, corrected, min(1.0, 2.0 ** (1 - len(d))))
-        for (line, d, p), corrected in zip(found, adjusted, strict=True)
-    ]
-
-
-def rounds_to_reach(runs: Sequence[Run], target: float) -> tuple[float | None, int]:
-    """Return the median round that reaches an accuracy, and how many runs reach it.
-
-    A run that never does counts as later than all rounds; None if that is so of the median.
-    """
-    reached = [
-        float(np.argmax(run.accuracy >= target)) + 1 if (run.accuracy >= target).any() else np.inf
-        for run in runs
-    ]
-    median = float(np.median(reached))
-    return (median if np.isfinite(median) else None), int(np.isfinite(reached).sum())
-
-
-def _wilcoxon(differences: Vector) -> float:
-    if len(differences) < 2 or not differences.any():
-        return 1.0
-    # All signs are tried up to 13 pairs: exact, also with ties.
-    method = stats.PermutationMethod(n_resamples=9999, rng=np.random.default_rng(0))
-    return float(stats.wilcoxon(differences, method=method).pvalue)
+    outcomes: list[bool | None] = []
+    numbers = []
+    for panel, lines in results.panels.items():
+        wanted = [results.reference, *claim.against]
+        absent = [line for line in wanted if line not in lines]
+        chosen = {line: lines[line] for line in wanted if line in lines}
+        last = min((len(run.rounds) for runs in chosen.values() for run in runs), default=0)
+        holds: bool | None = None
+        if absent:
+            text = f"no result for {', '.join(absent)}"
+        elif claim.last_round > last:
+            text = f"not judged; the runs end in round {last}"
+        else:
+            holds, shown = claim.judge(chosen, results.reference)
+            text = f"{'yes' if holds else 'no'}; {shown}"
+        outcomes.append(holds)
+        numbers.append(results.row(panel, text))
+    outcomes += [None] * len(results.lost)
+    numbers += [f"{panel}: no result" for panel in results.lost]
+    if all(outcome is None for outcome in outcomes):
+        return "not judged", numbers
+    if all(outcomes):
+        return "holds", numbers
+    return ("holds in part" if any(outcomes) else "does not hold"), numbers

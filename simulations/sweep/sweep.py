@@ -5,22 +5,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from itertools import product
-from math import isfinite
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, Field, StrictFloat, StrictInt, StrictStr
+from pydantic.dataclasses import dataclass as checked_dataclass
 
 from ..config import Config, Scalar, default_run_config, format_toml
-from .plan import Report
+from ..validation import Count
+from .plan import CHECKED, Report
 
 __all__ = [
     "ALL_CLIENTS",
     "PLACES",
+    "SWEEP",
     "Cell",
     "Sweep",
+    "Tune",
     "readable_name",
     "refuse_axes",
     "short",
-    "tupled",
 ]
+
+SWEEP = "sweep.json"
+"""Name of the file that says what the sweep is."""
 
 ALL_CLIENTS = "all"
 """The rule that has every client send its update: the ceiling."""
@@ -32,7 +39,6 @@ _LAYERS: dict[tuple[str, int], dict[str, Scalar]] = {
     ("scratch", 1): {"model": "linear"},
     ("scratch", 2): {"model": "mlp"},
 }
-_MODELS = ("vgg16", "scratch")
 # The settings that an axis has the say in, so that no label of a report is false.
 _OF_AXES = {
     "strategy": "rules",
@@ -42,10 +48,10 @@ _OF_AXES = {
     "dirichlet-alpha": "dirichlet",
     "seed": "seeds",
 }
-_AXES = ("layers", "selected", "queue")
 # A cell leaves one file, and is run again from its start.
 _OF_SINGLE_RUNS = ("output-dir", "tensorboard", "checkpoint", "resume")
 _THE_SAME = ("num-rounds", "dataset", "data-dir", "evaluate-on", "model", "trainable-layers")
+T = TypeVar("T")
 _LONGEST_NAME = 200  # of 255 bytes that a file name may have, with what comes after it
 PLACES = (
     "output-dir",
@@ -60,24 +66,30 @@ PLACES = (
 """Settings that say where something is or computes, and change no result."""
 
 
+def _label(text: str) -> str:
+    if not text or not text.isprintable():
+        raise ValueError(f"{text!r} cannot be a title or a rule: it must be printable text")
+    return text
+
+
+def _different(values: tuple[T, ...]) -> tuple[T, ...]:
+    if len(set(values)) < len(values):
+        raise ValueError("must be a list of different values")
+    return values
+
+
+Label = Annotated[StrictStr, AfterValidator(_label)]
+Rate = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+Axis = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_different)]
+
+
 @dataclass(frozen=True)
 class Cell:
-    """One run of a sweep.
+    """One run of a sweep, with every setting of the app.
 
-    Attributes
-    ----------
-    panel : str
-        What it shares with the runs it is compared with, such as ``"shards 2, selected 4"``.
-    line : str
-        What a report calls it: the rule, and the queue length where the sweep has more than one.
-    rule : str
-        The rule by the sweep's name for it; ``"all"`` for the ceiling, and for nothing else.
-    seed : int
-        The seed of everything random.
-    clients : int
-        How many clients there are.
-    settings : mapping of str to scalar
-        Every setting of the app.
+    ``panel`` is what it shares with those it is compared with, such as ``"shards 2, selected 4"``,
+    ``line`` what a report calls it, and ``rule`` the sweep's name for the rule: ``"all"`` for the
+    ceiling, and for nothing else.
     """
 
     panel: str
@@ -104,12 +116,9 @@ class Cell:
         return " ".join([f"pncs run --engine in-process --clients {self.clients}", *changed])
 
     def name(self, files: str) -> str:
-        """Return a name for its file, that depends on whatever its result depends on.
+        """Return a name for its file, of all that its result depends on.
 
-        Parameters
-        ----------
-        files : str
-            Fingerprint of the data and the weights.
+        ``files`` is the fingerprint of the data and the weights.
         """
         values = {k: v for k, v in self.settings.items() if k not in PLACES}
         if not values.get("stop-after"):
@@ -131,115 +140,78 @@ def readable_name(panel: str, line: str, seed: int) -> str:
     return "".join(c if c.isalnum() or c in "-." else "_" for c in readable)
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """A sweep: the product of rules, axes and seeds.
+@checked_dataclass(frozen=True, config=CHECKED)
+class Tune:
+    """Learning rates, of which each rule has the best in each panel, and the runs for each."""
 
-    Attributes
-    ----------
-    title : str
-        What is shown, and where it is from.
-    rules : tuple of str
-        Selection rules by the names of the app, and ``"all"`` for every client.
-    clients : int
-        How many clients there are.
-    shards : tuple of int
-        Label shards per client.
-    dirichlet : tuple of float
-        Concentrations of Dirichlet partitions, besides those by shards.
-    layers : tuple of int
-        How many layers are trained, 1 or 2.
-    selected : tuple of int
-        Clients per round that send their update.
-    queue : tuple of int
-        Lengths of the Age-of-Update queue; -1 for each rule's own.
-    seeds : int
-        How many seeds, from 0.
-    model : {"vgg16", "scratch"}
-        Frozen pre-trained layers below those that are trained, or nothing.
-    settings : mapping of str to scalar
-        Other settings of the app, for all cells.
-    rule : mapping of str to mapping
-        Settings of one rule. With the setting ``strategy`` the rule's own name is a label, so that
-        a sweep may have one strategy twice.
-    tune : mapping
-        ``lr``, learning rates of which each rule has the best in each panel, and ``seeds``, how
-        many runs judge each; see `tuning.choose_rates`. Empty: ``lr`` is that of the settings.
-    quick : mapping
-        What a quick version replaces: keys of the sweep, and settings.
-    report : Report
-        What the report shows.
+    lr: Annotated[tuple[Rate, ...], Field(min_length=1), AfterValidator(_different)]
+    seeds: Count
+
+
+@checked_dataclass(frozen=True, config=CHECKED)
+class Sweep:
+    """The product of rules, axes and seeds.
+
+    ``rules`` are names of the app's strategies, ``"all"`` for every client, or labels of ``rule``,
+    the settings of one rule alone, which then name their ``strategy``. ``quick`` has what a quick
+    version replaces: keys of the sweep, and settings. docs/sweeps.md says what the others are.
     """
 
-    title: str
-    rules: tuple[str, ...]
-    clients: int = 10
-    shards: tuple[int, ...] = (2,)
-    dirichlet: tuple[float, ...] = ()
-    layers: tuple[int, ...] = (1,)
-    selected: tuple[int, ...] = (2,)
-    queue: tuple[int, ...] = (-1,)
-    seeds: int = 10
-    model: str = "scratch"
-    settings: Mapping[str, Scalar] = field(default_factory=dict)
-    rule: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
-    tune: Mapping[str, Any] = field(default_factory=dict)
+    title: Label
+    rules: Annotated[tuple[Label, ...], Field(min_length=1), AfterValidator(_different)]
+    clients: Count = 10
+    shards: Annotated[tuple[StrictInt, ...], AfterValidator(_different)] = (2,)
+    dirichlet: Annotated[tuple[StrictFloat, ...], AfterValidator(_different)] = ()
+    layers: Axis[Literal[1, 2]] = (1,)
+    selected: Axis[StrictInt] = (2,)
+    queue: Axis[StrictInt] = (-1,)
+    seeds: Count = 10
+    model: Literal["vgg16", "scratch"] = "scratch"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    rule: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    tune: Annotated[Tune | None, BeforeValidator(lambda table: table or None)] = None
     quick: Mapping[str, Any] = field(default_factory=dict)
     report: Report = field(default_factory=Report)
 
     def __post_init__(self) -> None:
-        for name, count in (("seeds", self.seeds), ("clients", self.clients)):
-            if count < 1:
-                raise ValueError(f"{name} = {count} must be at least 1")
         for many in self.selected:
             if many > self.clients:
                 raise ValueError(f"selected = {many} is more than clients = {self.clients}")
-        for text in (self.title, *self.rules):
-            if not text or not text.isprintable():
-                raise ValueError(f"{text!r} cannot be a title or a rule: it must be printable text")
-        if self.model not in _MODELS:
-            raise ValueError(f"model = {self.model!r} must be one of {', '.join(_MODELS)}")
-        for name in ("rules", "shards", "dirichlet", *_AXES):
-            values = getattr(self, name)
-            empty = not values and name not in ("shards", "dirichlet")
-            if empty or len(set(values)) < len(values):
-                raise ValueError(f"{name} = {list(values)} must be a list of different values")
         if not self._partitions():
             raise ValueError("shards and dirichlet are both empty: give at least one partition")
-        for layers in self.layers:
-            if layers not in (1, 2):
-                raise ValueError(f"layers = {layers} must be 1 or 2")
-        for rule in self.rule:
+        self._check_settings()
+        cells = self.cells()
+        _check_names(cells)
+        lines = list(dict.fromkeys(cell.line for cell in cells))
+        reference = self.reference
+        compared = [line for claim in self.report.claims for line in claim.against]
+        if reference in compared:
+            raise ValueError(f"report: a claim holds the reference {reference!r} against itself")
+        for line in (reference, *compared):
+            if line not in lines:
+                raise ValueError(f"report: there is no {line!r}, only {', '.join(lines)}")
+
+    def _check_settings(self) -> None:
+        """Refuse settings that are an axis, or that leave nothing to compare."""
+        more = {"queue-length": "queue"} if len(self.queue) > 1 else {}
+        refuse_axes(self.settings, more)
+        for rule, own in self.rule.items():
             if rule not in self.rules:
                 raise ValueError(
                     f"[rule.{rule}] is for a rule that is not among {', '.join(self.rules)}"
                 )
-        more = {"queue-length": "queue"} if len(self.queue) > 1 else {}
-        refuse_axes(self.settings, more)
-        _check_tuning(self.tune)
-        for rule, own in self.rule.items():
             for key in _THE_SAME:
                 if key in own:
                     raise ValueError(
                         f"[rule.{rule}] {key} = {own[key]}: runs of which it is not the same "
                         "cannot be compared, so put it into [settings]"
                     )
-        for own in (self.settings, *self.rule.values()):
             refuse_axes({key: value for key, value in own.items() if key != "strategy"}, more)
+        for own in (self.settings, *self.rule.values()):
             if self.tune and "lr" in own:
                 raise ValueError(
                     f"lr = {own['lr']} beside tune, which chooses lr: have one of them"
                 )
-        cells = self.cells()
-        _check_names(cells)
-        lines = list(dict.fromkeys(cell.line for cell in cells))
-        reference = self.reference
-        compared = [line for claim in self.report.claims for line in claim["against"]]
-        if reference in compared:
-            raise ValueError(f"report: a claim holds the reference {reference!r} against itself")
-        for line in (reference, *compared):
-            if line not in lines:
-                raise ValueError(f"report: there is no {line!r}, only {', '.join(lines)}")
 
     @property
     def reference(self) -> str:
@@ -247,13 +219,7 @@ class Sweep:
         return self.report.reference or self._line(self.rules[0], self.queue[0])
 
     def cells(self) -> list[Cell]:
-        """Return all runs, seed by seed, so that what is there first is comparable.
-
-        Raises
-        ------
-        ValueError
-            If a setting of a cell is unknown or wrong.
-        """
+        """Return all runs, seed by seed, so that what is there first is comparable."""
         result = []
         defaults = default_run_config()
         for seed, (partition, split), layers, selected, queue, rule in product(
@@ -291,8 +257,13 @@ class Sweep:
 
     def quickened(self) -> "Sweep":
         """Return the quick version."""
+        for key in ("title", "quick", "report"):
+            if key in self.quick:
+                raise ValueError(f"[quick] cannot replace {key}")
+        if "settings" in self.quick:
+            raise ValueError("[quick.settings]: settings stand in [quick] itself")
         own = {f.name for f in fields(self)}
-        keys = {key: tupled(value) for key, value in self.quick.items() if key in own}
+        keys = {key: value for key, value in self.quick.items() if key in own}
         settings = {key: value for key, value in self.quick.items() if key not in own}
         settings = {**self.settings, **settings}
         return replace(self, **keys, title=f"{self.title}; quick", settings=settings, quick={})
@@ -313,22 +284,7 @@ class Sweep:
 
 
 def refuse_axes(settings: Mapping[str, Scalar], more: Mapping[str, str] | None = None) -> None:
-    """Refuse settings that are an axis of the sweep, or of no use in one.
-
-    A setting that is an axis would make every label say otherwise.
-
-    Parameters
-    ----------
-    settings : mapping of str to scalar
-        Settings for all runs, or for those of a rule.
-    more : mapping of str to str, optional (default: None)
-        Further settings that are an axis, with the axis.
-
-    Raises
-    ------
-    ValueError
-        If there is one; names the axis.
-    """
+    """Refuse settings of which a label would say otherwise, or that are of no use in a sweep."""
     for key, axis in {**_OF_AXES, **(more or {})}.items():
         if key in settings:
             raise ValueError(
@@ -340,22 +296,6 @@ def refuse_axes(settings: Mapping[str, Scalar], more: Mapping[str, str] | None =
                 f"the setting {key} = {settings[key]} is for a single run (pncs run --set): leave "
                 "it out of a sweep"
             )
-
-
-def _check_tuning(tune: Mapping[str, Any]) -> None:
-    if not tune:
-        return
-    rates, seeds = tune.get("lr"), tune.get("seeds")
-    good_rates = isinstance(rates, list | tuple) and all(
-        isinstance(rate, int | float) and type(rate) is not bool and rate > 0 and isfinite(rate)
-        for rate in rates
-    )
-    if set(tune) != {"lr", "seeds"} or not rates or not good_rates or type(seeds) is not int:
-        raise ValueError(f"tune = {dict(tune)} must be like {{lr = [0.01, 0.1], seeds = 2}}")
-    if len(set(rates)) < len(rates):
-        raise ValueError(f"tune: lr = {list(rates)} must be different rates")
-    if seeds < 1:
-        raise ValueError(f"tune: seeds = {seeds} must be at least 1")
 
 
 def _check_network(settings: Mapping[str, Scalar], own: Mapping[str, Scalar]) -> None:
@@ -383,8 +323,3 @@ def _check_names(cells: Sequence[Cell]) -> None:
                 f"the rule {cell.line[:40]!r}... has too long a name: a file would be called by "
                 f"{len(name.encode())} bytes, and may be by {_LONGEST_NAME}"
             )
-
-
-def tupled(value: Any) -> Any:
-    """Return a list of TOML as a sweep has it, and anything else as it is."""
-    return tuple(value) if isinstance(value, list) else value

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..config import Scalar
+from .statistics import LAST
 from .sweep import Cell, Sweep, short
 
 __all__ = ["FIRST_SEED", "Tuned", "choose_rates", "tuning_cells", "with_rates"]
@@ -12,22 +13,13 @@ __all__ = ["FIRST_SEED", "Tuned", "choose_rates", "tuning_cells", "with_rates"]
 FIRST_SEED = 1000
 """Seeds of tuning start here: its partitions and initial weights are none of the sweep's."""
 
-_LAST = 5
-
 
 @dataclass(frozen=True)
 class Tuned:
     """What was chosen for the runs that share a panel and a line.
 
-    Attributes
-    ----------
-    panel, line : str
-        Which runs.
-    lr : float
-        The learning rate of the best mean, the smallest among equals.
-    accuracies : mapping of str to float
-        For each rate tried, the validation accuracy: the mean of the last five rounds and of all
-        seeds. A run that failed, as training that diverges does, counts as 0.
+    ``accuracies`` has for each rate the mean validation accuracy of the last rounds and of all
+    seeds, where a run that failed, as training that diverges does, counts as 0.
     """
 
     panel: str
@@ -38,9 +30,8 @@ class Tuned:
 
 def tuning_cells(sweep: Sweep) -> list[Cell]:
     """Return the runs that are judged by validation examples; none if nothing is to be tuned."""
-    if not sweep.tune:
+    if sweep.tune is None:
         return []
-    rates, seeds = sweep.tune["lr"], sweep.tune["seeds"]
     return [
         replace(
             cell,
@@ -49,31 +40,22 @@ def tuning_cells(sweep: Sweep) -> list[Cell]:
                 **cell.settings,
                 "seed": FIRST_SEED + cell.seed,
                 "evaluate-on": "validation",
-                "lr": float(rate),
+                "lr": rate,
             },
         )
-        for cell in replace(sweep, seeds=seeds).cells()
-        for rate in rates
+        for cell in replace(sweep, seeds=sweep.tune.seeds).cells()
+        for rate in sweep.tune.lr
     ]
 
 
 def choose_rates(outcomes: Sequence[tuple[Cell, Sequence[Mapping[str, Any]]]]) -> list[Tuned]:
-    """Return the best learning rate for each panel and line.
+    """Return the best rate of each panel and line, the smallest among equals.
 
-    Parameters
-    ----------
-    outcomes : sequence of (Cell, rounds)
-        Each run of `tuning_cells` with its rounds, of which each has an ``accuracy``; no rounds if
-        it failed.
-
-    Raises
-    ------
-    ValueError
-        If every run of a panel and line failed.
+    The runs of `tuning_cells` come with their rounds, none if one failed.
     """
     found: dict[tuple[str, str], dict[Scalar, list[float]]] = {}
     for cell, rounds in outcomes:
-        last = [row["accuracy"] for row in rounds[-_LAST:]]
+        last = [row["accuracy"] for row in rounds[-LAST:]]
         by_rate = found.setdefault((cell.panel, cell.line), {})
         by_rate.setdefault(cell.settings["lr"], []).append(
             sum(last) / len(last) if last else float("nan")

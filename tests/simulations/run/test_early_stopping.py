@@ -128,7 +128,8 @@ def test_cells_of_a_sweep_stop_early_and_are_compared_over_all_rounds(tmp_path: 
     stopped = 0
     for path in (tmp_path / "out" / "cells").iterdir():
         written = len(path.read_text().splitlines()) - 2
-        _, rounds, told = read_cell(path)
+        run_of = read_cell(path)
+        rounds, told = run_of.rounds, run_of.summary
         assert [row["round"] for row in rounds] == [1, 2, 3, 4, 5, 6]
         if written < 6:
             stopped += 1

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.config import Scalar
-from pncs_flower.simulations.sweep import run as sweep_run
+from pncs_flower.simulations.sweep import pool as sweep_run
 from pncs_flower.simulations.sweep.run import run_sweep
 from pncs_flower.simulations.sweep.sweep import Cell, Sweep
 from pncs_flower.strategies.resume.lock import hold_folder

@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.report import figures as figures
 from pncs_flower.simulations.report.of_sweep import write_report
-from pncs_flower.simulations.sweep.claims import judge
-from pncs_flower.simulations.sweep.results import Run, SweepResults, read_results
+from pncs_flower.simulations.sweep.plan import Similar
+from pncs_flower.simulations.sweep.results import SweepResults, judge, read_results
 from pncs_flower.simulations.sweep.run import run_sweep
+from pncs_flower.simulations.sweep.statistics import Run
 from pncs_flower.simulations.sweep.sweep import Sweep
 
 QUEUES = Sweep(
@@ -101,20 +102,6 @@ def test_ceiling_of_a_sweep_of_queues_is_drawn_as_one(
     assert all(drawn)
 
 
-@pytest.mark.parametrize("label", ["all", "all L=2"])
-def test_ceiling_of_an_older_file_does_not_compete_either(label: str, folder: Path) -> None:
-    """Files of 0.1.0 do not name their rule."""
-    names = []
-    for path in sorted((folder / "cells").iterdir()):
-        change(path, r'"rule": "[^"]*", ', "")
-        change(path, r'"line": "all"', f'"line": "{label}"')
-        name = path.name.replace("-all-", f"-{label.replace(' ', '').replace('=', '_')}-")
-        names.append(path.rename(path.with_name(name)).name)
-    about = json.loads((folder / "sweep.json").read_text())
-    (folder / "sweep.json").write_text(json.dumps({**about, "cells": names}) + "\n")
-    assert f"({label} is the ceiling and does not compete)" in page_of(folder)
-
-
 def test_rule_that_has_a_ceilings_label_competes(folder: Path) -> None:
     for path in (folder / "cells").iterdir():
         change(path, r'"rule": "all"', '"rule": "mine"')
@@ -144,18 +131,10 @@ def test_reference_without_a_result_does_not_shift_to_another_rule(
 @pytest.mark.parametrize("panel", ["shards 2", "shards 10"])
 def test_claim_is_not_told_of_another_rule(panel: str, folder: Path) -> None:
     lose(folder, panel, "pncs L=2")
-    claim = {"text": "", "kind": "similar", "against": ["pncs L=0"], "within": 0.1}
+    claim = Similar(text="", kind="similar", against=("pncs L=0",), within=0.1)
     verdict, numbers = judge(claim, read_results(folder))
     assert verdict == "holds in part"
     assert f"{panel}: no result for pncs L=2" in numbers
-
-
-def test_reference_of_an_older_sweep_is_its_first_rule(folder: Path) -> None:
-    about = json.loads((folder / "sweep.json").read_text())
-    about["report"]["reference"] = ""
-    (folder / "sweep.json").write_text(json.dumps(about) + "\n")
-    lose(folder, "shards 2", "pncs L=2")
-    assert read_results(folder).reference == "pncs L=2"
 
 
 def test_mean_over_other_plots_is_not_put_beside_the_others(folder: Path) -> None:
@@ -173,7 +152,7 @@ def test_choices_of_another_seed_say_so(folder: Path, monkeypatch: pytest.Monkey
     panel, lines = next(iter(results.panels.items()))
     run = lines["pncs L=0"][0]
     later = Run({**run.cell, "seed": 1}, run.rounds, run.summary)
-    shifted = SweepResults(results.sweep, {panel: {**lines, "pncs L=0": [later]}}, ())
+    shifted = SweepResults(results.about, {panel: {**lines, "pncs L=0": [later]}}, ())
     titles: list[str] = []
     monkeypatch.setattr(
         "matplotlib.axes.Axes.set_title", lambda self, text, **_: titles.append(text)

@@ -5,9 +5,8 @@ import re
 import pytest
 
 from pncs_flower.simulations.config import APP_DIRECTORY
-from pncs_flower.simulations.sweep.file import read_sweep
-from pncs_flower.simulations.sweep.part import part_of
-from pncs_flower.simulations.sweep.plan import Report
+from pncs_flower.simulations.sweep.file import part_of, read_sweep
+from pncs_flower.simulations.sweep.plan import Best, Report
 from pncs_flower.simulations.sweep.sweep import Sweep
 
 
@@ -38,12 +37,12 @@ def test_a_part_without_some_rules_leaves_out_what_is_said_of_them() -> None:
     assert part_of(whole, ["rules=pncs,uniform"]).report.claims == ()
     without_pncs = part_of(whole, ["rules=uniform,all"]).report
     assert (without_pncs.reference, without_pncs.claims) == ("", ())
-    named = ",".join([whole.report.reference, *whole.report.claims[0]["against"]])
+    named = ",".join([whole.report.reference, *whole.report.claims[0].against])
     assert part_of(whole, [f"rules={named}"]).report == whole.report
 
 
 def test_part_of_a_sweep_that_names_no_reference_keeps_the_wholes() -> None:
-    claim = {"text": "", "kind": "best", "against": ["uniform"]}
+    claim = Best(text="", kind="best", against=("uniform",))
     whole = Sweep("a sweep", ("pncs", "round-robin", "uniform"), report=Report(claims=(claim,)))
     kept = part_of(whole, ["rules=pncs,uniform"])
     assert (kept.reference, kept.report.claims) == ("pncs", (claim,))

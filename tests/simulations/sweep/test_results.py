@@ -1,15 +1,18 @@
 """Statistics and verdicts against values worked out by hand."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
-from pncs_flower.simulations.sweep.claims import judge
-from pncs_flower.simulations.sweep.results import (
+from pncs_flower.simulations.sweep.plan import Claim, Report
+from pncs_flower.simulations.sweep.results import Description, SweepResults
+from pncs_flower.simulations.sweep.results import judge as judge_claim
+from pncs_flower.simulations.sweep.statistics import (
     Run,
-    SweepResults,
     compare,
     holm,
     mean_interval,
@@ -23,9 +26,15 @@ def run(seed: int, *accuracies: float) -> Run:
     return Run({"seed": seed, "line": "pncs", "rule": "pncs"}, rounds, {})
 
 
+ABOUT = Description("", Report(reference="pncs"))
+
+
 def results(lines: Mapping[str, Sequence[Run]]) -> SweepResults:
-    sweep: dict[str, Any] = {"report": {"reference": "pncs"}}
-    return SweepResults(sweep, {"a panel": lines}, ())
+    return SweepResults(ABOUT, {"a panel": lines})
+
+
+def judge(claim: Mapping[str, Any], results: SweepResults) -> tuple[str, list[str]]:
+    return judge_claim(TypeAdapter(Claim).validate_python({"text": "", **claim}), results)
 
 
 def test_the_interval_is_students() -> None:
@@ -103,7 +112,7 @@ def test_a_claim_is_judged(claim: dict[str, Any], verdict: str) -> None:
 
 def test_a_claim_of_which_one_panel_is_missing_holds_in_part() -> None:
     panels = {"one": LINES, "two": {"pncs": LINES["pncs"]}}
-    found = SweepResults({"report": {"reference": "pncs"}}, panels, ("a cell",))
+    found = SweepResults(ABOUT, panels, ("a cell",))
     verdict, numbers = judge({"kind": "best", "against": ["third"]}, found)
     assert verdict == "holds in part"
     assert numbers[1] == "two: no result for third"
@@ -123,18 +132,18 @@ def test_a_claim_on_rounds_beyond_the_last_is_not_judged(
 
 def test_a_label_has_only_what_sets_a_panel_apart() -> None:
     names = ("shards 1, layers 1, selected 2", "shards 2, layers 1, selected 2")
-    several = SweepResults({}, dict.fromkeys(names, LINES), ())
+    several = SweepResults(ABOUT, dict.fromkeys(names, LINES), ())
     assert several.shared == "layers 1, selected 2"
     assert several.row(names[1], "pncs") == "shards 2: pncs"
-    alone = SweepResults({}, {names[0]: LINES}, ())
+    alone = SweepResults(ABOUT, {names[0]: LINES}, ())
     assert alone.shared == names[0]
     assert alone.row(names[0], "pncs") == "pncs"
 
 
 def test_a_claim_of_which_a_whole_panel_has_no_result_holds_in_part() -> None:
-    sweep: dict[str, Any] = {"report": {"reference": "pncs"}, "panels": ["one", "two"]}
+    about = replace(ABOUT, panels=("one", "two"))
     verdict, numbers = judge(
-        {"kind": "best", "against": ["third"]}, SweepResults(sweep, {"one": LINES}, ("a cell",))
+        {"kind": "best", "against": ["third"]}, SweepResults(about, {"one": LINES}, ("a cell",))
     )
     assert verdict == "holds in part"
     assert numbers[1] == "two: no result"

@@ -1,0 +1,91 @@
+"""What pydantic refuses, told as this project tells errors: what was given, and what it must be."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
+from typing import Annotated, Any, get_type_hints
+
+from pydantic import AfterValidator, Field, StrictStr, ValidationError
+
+__all__ = ["Count", "Share", "Text", "in_plain_words"]
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must be printable text")
+    return text
+
+
+Count = Annotated[int, Field(strict=True, ge=1)]
+Share = Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
+Text = Annotated[StrictStr, AfterValidator(_printable)]
+
+# By pydantic's name for what is wrong; in braces what it says of it.
+_WANTED = {
+    "bool_type": "true or false",
+    "dataclass_type": "a table",
+    "dict_type": "a table",
+    "finite_number": "finite",
+    "float_type": "a number",
+    "greater_than": "above {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "int_type": "a whole number",
+    "less_than_equal": "at most {le:g}",
+    "list_type": "a list",
+    "literal_error": "{expected}",
+    "mapping_type": "a table",
+    "model_attributes_type": "a table",
+    "string_type": "text",
+    "too_short": "a list of at least {min_length}",
+    "tuple_type": "a list",
+    "union_tag_invalid": "a table of one of the kinds {expected_tags}",
+    "union_tag_not_found": "a table with its kind",
+}
+
+
+@contextmanager
+def in_plain_words(where: str = "", kind: Any = None) -> Iterator[None]:
+    """Say in one sentence what is wrong, after ``where``; ``kind`` is what was to be read."""
+    try:
+        yield
+    except ValidationError as error:
+        raise ValueError(where + _sentence(error, kind)) from None
+    except ValueError as error:
+        raise ValueError(f"{where}{error}") from error if where else None
+
+
+def _sentence(error: ValidationError, kind: Any) -> str:
+    errors = error.errors(include_url=False)
+    missing = [_place(each["loc"]) for each in errors if each["type"].startswith("missing")]
+    first = errors[0]
+    place, given = _place(first["loc"]), first["input"]
+    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        return f"unknown key {place}: {_hint(str(first['loc'][-1]), kind, first['loc'][:-1])}"
+    if missing:
+        return f"missing: {', '.join(missing)}"
+    if first["type"] == "value_error":
+        text = str(first["ctx"]["error"])
+        return f"{place} = {_shown(given)} {text}" if text.startswith("must ") else text
+    if first["type"] not in _WANTED:
+        return f"{place}: {first['msg']}"
+    wanted = _WANTED[first["type"]].format(**first.get("ctx", {}))
+    return f"{place} = {_shown(given)} must be {wanted}"
+
+
+def _place(steps: Sequence[int | str]) -> str:
+    return "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).removeprefix(".")
+
+
+def _shown(value: object) -> str:
+    return repr(list(value)) if isinstance(value, tuple) else repr(value)
+
+
+def _hint(key: str, kind: Any, steps: Sequence[int | str]) -> str:
+    for step in steps:
+        kind = get_type_hints(kind).get(str(step)) if is_dataclass(kind) else None
+    if not is_dataclass(kind):
+        return "there is none of that name"
+    known = [field.name for field in fields(kind)]
+    near = get_close_matches(key, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
