@@ -240,7 +240,9 @@ def test_more_clients_than_there_are_cannot_be_selected() -> None:
         Sweep("a sweep", ("pncs",), selected=(2, 20))
 
 
+def test_the_sweep_of_the_documentation_is_valid(tmp_path: Path) -> None:
     page = Path(__file__).parents[3] / "docs" / "sweeps.md"
+    path = tmp_path / "sweep.toml"
     path.write_text(page.read_text().split("```toml\n")[1].split("```")[0])
     sweep = read_sweep(path)
     assert len(sweep.cells()) == 4 * 2 * 3
