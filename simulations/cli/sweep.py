@@ -1,7 +1,7 @@
 """`pncs sweep`, `pncs reproduce` and `pncs report`: many runs by one command."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -73,9 +74,7 @@ def sweep(
     with said_plainly(_FULL_DISK):
         changes = dict(parse_setting(text) for text in settings or [])
         folder = output or Path("runs") / (f"{file.stem}-quick" if quick else file.stem)
-        failed = _run(
-            file, folder, changes, seeds=seeds, quick=quick, workers=workers, only=only or ()
-        )
+        failed = _run(file, folder, quick, only or (), {"seeds": seeds}, changes, workers)
     raise typer.Exit(1 if failed else 0)
 
 
@@ -122,22 +121,15 @@ def reproduce(
             model = "scratch"  # 8x8 pixels are nothing to VGG16
         failed = False
         for each in known if name == "all" else [name]:
-            suffix = "-quick" if quick else ""
-            folder = (output or Path("runs")) / f"{each}{suffix}"
+            folder = (output or Path("runs")) / f"{each}{'-quick' if quick else ''}"
             if each == TABLE1:
-                given = changes | ({"model": _study_model(model)} if model else {})
-                _run_table1(folder, given, seeds=seeds, quick=quick, workers=workers)
+                # A study calls a model from scratch by its own name.
+                network = {"model": "linear" if model == "scratch" else model} if model else {}
+                _run_table1(folder, changes | network, seeds, quick, workers)
                 continue
-            failed |= _run(
-                EXPERIMENTS / f"{each}.toml",
-                folder,
-                changes,
-                seeds=seeds,
-                quick=quick,
-                workers=workers,
-                only=only or (),
-                model=model,
-            )
+            keys = {"seeds": seeds, "model": model}
+            file = EXPERIMENTS / f"{each}.toml"
+            failed |= _run(file, folder, quick, only or (), keys, changes, workers)
     raise typer.Exit(1 if failed else 0)
 
 
@@ -152,44 +144,28 @@ def report(
 def _run(
     file: Path,
     folder: Path,
-    changes: dict[str, Scalar],
-    *,
-    seeds: int | None,
     quick: bool,
-    workers: int | None,
     only: Sequence[str],
-    model: str | None = None,
+    keys: Mapping[str, Any],
+    changes: Mapping[str, Scalar],
+    workers: int | None,
 ) -> bool:
-    """Return whether a cell failed."""
-    from ..sweep.file import part_of, read_sweep
-    from ..sweep.sweep import Cell, Sweep
-    from ..validation import in_plain_words
+    """Run a file with other keys and settings, write its report, and tell if a cell failed."""
+    from ..sweep.file import changed, read_sweep
+    from ..sweep.sweep import Cell
 
-    wanted = read_sweep(file)
-    if quick:
-        wanted = wanted.quickened()
-    own = {"seeds": seeds, "model": model}
-    given: dict[str, Any] = {key: value for key, value in own.items() if value is not None}
-    if "lr" in changes:
-        given["tune"] = None
-    with in_plain_words(kind=Sweep):
-        part = part_of(wanted, only)
-        wanted = replace(part, settings={**part.settings, **changes}, **given)
+    wanted = changed(read_sweep(file), quick, only, keys, changes)
     # Only now, since torch takes seconds and a wrong file is to be told at once.
-    from ..machine.processes import exit_on_signals
     from ..run.preflight import detect_machine
     from ..sweep.run import FAILED, run_sweep
 
-    if workers is None:
-        workers = detect_machine().cpus
     out.print(wanted.title, soft_wrap=True)
     unused = [unused_settings(cell.config) for cell in wanted.cells()]
     for key in changes:
-        if all(any(key in keys for keys in each.values()) for each in unused):
+        if all(any(key in names for names in each.values()) for each in unused):
             err.print(f"Note: no run uses {key}")
     start = last = time.perf_counter()
-    with exit_on_signals(), _bar() as bar:
-        task = bar.add_task("runs", total=None)
+    with _progress("runs") as (bar, task):
         parts = iter(("runs for the learning rates", "runs") if wanted.tune else ("runs",))
 
         def begin(done: int, total: int) -> None:
@@ -204,9 +180,8 @@ def _run(
                 last = time.perf_counter()
                 out.print(f"{last - start:.0f} s: {done} of {total} runs")
 
-        with _saying_when_stopped():
-            failures = run_sweep(wanted, folder, workers, show, begin)
-    out.print(f"{time.perf_counter() - start:.0f} s")
+        cpus = detect_machine().cpus if workers is None else workers
+        failures = run_sweep(wanted, folder, cpus, show, begin)
     for name, reason in failures.items():
         err.print(f"failed: {name}: {reason}", soft_wrap=True)
     if failures:
@@ -216,65 +191,60 @@ def _run(
     return bool(failures)
 
 
-@contextmanager
-def _saying_when_stopped() -> Iterator[None]:
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit):
-        err.print("Stopped. The same command goes on from here.")
-        raise
-
-
-def _study_model(model: str) -> str:
-    return "linear" if model == "scratch" else model
-
-
 def _run_table1(
     folder: Path,
-    changes: dict[str, Scalar],
-    *,
+    changes: Mapping[str, Scalar],
     seeds: int | None,
     quick: bool,
     workers: int | None,
 ) -> None:
-    from ..machine.processes import exit_on_signals
     from ..report.of_study import judge_rows, write_table1
     from ..run.preflight import detect_machine
     from ..study.study import Study, analyse, run_study
 
-    study = Study.of_the_paper(changes, quick)
+    study = Study.of_the_paper(dict(changes), quick)
     study = replace(study, seeds=seeds or study.seeds)
     workers = detect_machine().cpus if workers is None else workers
     out.print("Table 1: which feature tells a good pair of clients")
-    start = time.perf_counter()
-    with exit_on_signals(), _bar() as bar:
-        task = bar.add_task("pairs", total=None)
-        with _saying_when_stopped():
-            observed = run_study(
-                study,
-                folder / "observations",
-                workers,
-                lambda done, total: bar.update(task, completed=done, total=total),
-            )
-    rows = analyse(study, observed)
-    page = write_table1(folder, study, observed, rows)
-    out.print(f"{time.perf_counter() - start:.0f} s")
+    with _progress("pairs") as (bar, task):
+        observed = run_study(
+            study,
+            folder / "observations",
+            workers,
+            lambda done, total: bar.update(task, completed=done, total=total),
+        )
+        rows = analyse(study, observed)
+        page = write_table1(folder, study, observed, rows)
     for verdict, text, _ in judge_rows(rows):
         out.print(f"{verdict}: {text}", soft_wrap=True)
     out.print(f"Report: {page}", soft_wrap=True)
 
 
-def _bar() -> Progress:
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=out,
-        disable=not out.is_terminal,
-        transient=True,
-    )
+@contextmanager
+def _progress(what: str) -> Iterator[tuple[Progress, TaskID]]:
+    """Show a bar, and say at the end how long it took, or that it can be taken up again."""
+    from ..machine.processes import exit_on_signals
+
+    start = time.perf_counter()
+    with (
+        exit_on_signals(),
+        Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=out,
+            disable=not out.is_terminal,
+            transient=True,
+        ) as bar,
+    ):
+        try:
+            yield bar, bar.add_task(what, total=None)
+        except (KeyboardInterrupt, SystemExit):
+            err.print("Stopped. The same command goes on from here.")
+            raise
+    out.print(f"{time.perf_counter() - start:.0f} s")
 
 
 def _report(folder: Path) -> None:

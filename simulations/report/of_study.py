@@ -12,7 +12,7 @@ from ..study.rule import rule_file
 from ..study.study import ALL, RANDOM, Row, Study, fitted_model
 from ..task import load_inputs
 from .figures import new_figure, save
-from .page import Picture, Points, Section, Table, Text, Warn, verdict_of, write_csv, write_page
+from .page import Section, block, picture, write_csv, write_page
 
 __all__ = ["FITTED", "judge_rows", "write_table1"]
 
@@ -65,7 +65,8 @@ def write_table1(
     _draw(folder / "iterations.png", rows)
     inputs = load_inputs(next(iter(study.configs().values())))
     verdicts = [
-        (verdict_of(text, f"{verdict} ({shown})"), ()) for verdict, text, shown in judge_rows(rows)
+        (block("verdict", text, f"{verdict} ({shown})"), ())
+        for verdict, text, shown in judge_rows(rows)
     ]
     rounds = int(study.settings["num-rounds"])
     about = (
@@ -101,20 +102,26 @@ def write_table1(
     )
     settings = [[key, str(value)] for key, value in study.settings.items()]
     sections = [
-        Section("", [Text(about), *map(Warn, inputs.notes)]),
-        Section("What the paper says", [Points(verdicts)]),
-        Section("Features", [Table(headings, body, caption)]),
+        Section("", [block("text", about), *(block("warning", note) for note in inputs.notes)]),
+        Section("What the paper says", [block("points", verdicts)]),
+        Section("Features", [block("table", headings, body, caption)]),
         Section(
             "Over iterations",
-            [Picture(folder / "iterations.png", "Relative loss over iterations, by feature")],
+            [picture(folder / "iterations.png", "Relative loss over iterations, by feature")],
         ),
         Section(
             "Settings",
             [
-                Table(["setting", "value"], settings, "Other settings are the app's defaults."),
-                Text(
+                block(
+                    "table",
+                    ["setting", "value"],
+                    settings,
+                    "Other settings are the app's defaults.",
+                ),
+                block(
+                    "text",
                     f"{FITTED} is the model of all features as a selection rule; its first lines "
-                    "say how to use it."
+                    "say how to use it.",
                 ),
             ],
         ),

@@ -9,20 +9,7 @@ import numpy as np
 from ..sweep.results import SweepResults, judge
 from ..sweep.statistics import LAST, compare, mean_interval, percent, rounds_to_reach
 from .figures import draw_choices, draw_curves, draw_similarities, run_with_similarities
-from .page import (
-    Details,
-    Picture,
-    Points,
-    Section,
-    Table,
-    Text,
-    Warn,
-    bold,
-    verdict_of,
-    with_code,
-    write_csv,
-    write_page,
-)
+from .page import Section, block, picture, write_csv, write_page
 
 __all__ = ["REPORT", "write_report"]
 
@@ -56,21 +43,30 @@ def _about(results: SweepResults, folder: Path) -> Section:
             "some runs were made with other releases than others (see the settings), which may "
             "have other results: delete the older files in cells and run again, to compare"
         )
-    lost = Details(
-        f"Runs without a result: {len(results.missing)}", [(name, ()) for name in results.missing]
+    lost = block(
+        "details",
+        f"Runs without a result: {len(results.missing)}",
+        [(name, ()) for name in results.missing],
     )
-    return Section("", [Text(text), *map(Warn, warnings), *([lost] if results.missing else [])])
+    return Section(
+        "",
+        [
+            block("text", text),
+            *(block("warning", note) for note in warnings),
+            *([lost] if results.missing else []),
+        ],
+    )
 
 
 def _claims(results: SweepResults, folder: Path) -> Section | None:
     points = []
     for claim in results.about.report.claims:
         verdict, numbers = judge(claim, results)
-        points.append((verdict_of(claim.text, verdict), [(n, ()) for n in numbers]))
+        points.append((block("verdict", claim.text, verdict), [(n, ()) for n in numbers]))
     if not points:
         return None
     text = "Judged by the means over the seeds of these runs, in these settings."
-    return Section("What the paper says", [Text(text), Points(points)])
+    return Section("What the paper says", [block("text", text), block("points", points)])
 
 
 def _over_rounds(results: SweepResults, folder: Path) -> Section:
@@ -78,8 +74,8 @@ def _over_rounds(results: SweepResults, folder: Path) -> Section:
     return Section(
         "Accuracy over rounds",
         [
-            Picture(path, "Test accuracy over rounds, by rule"),
-            Text("Lines are means over seeds, bands 95% intervals (Student's t)."),
+            picture(path, "Test accuracy over rounds, by rule"),
+            block("text", "Lines are means over seeds, bands 95% intervals (Student's t)."),
         ],
     )
 
@@ -103,9 +99,12 @@ def _over_bytes(results: SweepResults, folder: Path) -> Section:
     return Section(
         "Accuracy over bytes",
         [
-            Picture(path, "Test accuracy over bytes sent, by rule"),
-            Text("Bytes are those of record contents that all clients send, pre-rounds included."),
-            Table(headings, rows, caption),
+            picture(path, "Test accuracy over bytes sent, by rule"),
+            block(
+                "text",
+                "Bytes are those of record contents that all clients send, pre-rounds included.",
+            ),
+            block("table", headings, rows, caption),
         ],
     )
 
@@ -119,7 +118,7 @@ def _converged(results: SweepResults, folder: Path) -> Section:
         }
         best = _best({line: float(mean) for line, (mean, _) in means.items()}, results)
         for line, cells in shown.items():
-            cells.append(bold(_plus_minus(*means[line]), line == best) if line in means else "-")
+            cells.append(_bold(_plus_minus(*means[line]), line == best) if line in means else "-")
     caption = (
         f"Mean over the last {LAST} rounds and over seeds, ± half of the 95% interval; the best in "
         "bold"
@@ -127,11 +126,11 @@ def _converged(results: SweepResults, folder: Path) -> Section:
     if results.ceilings:
         caption += f" ({', '.join(sorted(results.ceilings))} is the ceiling and does not compete)"
     headings = ["rule", *(results.label(panel) or "accuracy" for panel in results.panels)]
-    table = Table(headings, list(shown.values()), f"{caption}.")
+    table = block("table", headings, list(shown.values()), f"{caption}.")
     return Section("Converged accuracy", [table, _at_rounds(results)])
 
 
-def _at_rounds(results: SweepResults) -> Table:
+def _at_rounds(results: SweepResults) -> str:
     most = min(len(run.rounds) for run in results.runs)
     wanted = [number for number in results.about.report.rounds if number <= most]
     # A mean over other plots than those of the others would not compare with theirs.
@@ -150,12 +149,12 @@ def _at_rounds(results: SweepResults) -> Table:
     for n in wanted:
         best = _best({line: float(mean[n - 1]) for line, mean in means.items()}, results)
         for line, cells in shown.items():
-            cells.append(bold(f"{means[line][n - 1]:.3f}", line == best) if line in means else "-")
+            cells.append(_bold(f"{means[line][n - 1]:.3f}", line == best) if line in means else "-")
     caption = (
         "Accuracy after some rounds, averaged over seeds and over all plots above; no number for a "
         "rule that has no result in one of them."
     )
-    return Table(["rule", *(f"round {n}" for n in wanted)], list(shown.values()), caption)
+    return block("table", ["rule", *(f"round {n}" for n in wanted)], list(shown.values()), caption)
 
 
 def _targets(results: SweepResults, folder: Path) -> Section | None:
@@ -174,7 +173,7 @@ def _targets(results: SweepResults, folder: Path) -> Section | None:
         "Median round over seeds, and how many runs reach it at all; a run that does not counts as "
         "later than all rounds."
     )
-    table = Table(["rule", *map(percent, targets)], rows, caption)
+    table = block("table", ["rule", *map(percent, targets)], rows, caption)
     return Section("Rounds to reach an accuracy", [table])
 
 
@@ -185,7 +184,7 @@ def _tests(results: SweepResults, folder: Path) -> Section | None:
             f"{test.difference:+.3f}",
             str(test.seeds),
             f"{test.p:.3f}",
-            bold(f"{test.p_holm:.3f}", test.p_holm < 0.05),
+            _bold(f"{test.p_holm:.3f}", test.p_holm < 0.05),
             f"{test.least_p:.3f}",
         ]
         for panel, by_line in results.panels.items()
@@ -199,12 +198,15 @@ def _tests(results: SweepResults, folder: Path) -> Section | None:
     )
     headings = ["against", "difference", "seeds", "p", "p (Holm)", "least p"]
     where = [results.label(panel) or "this sweep" for panel in results.without_reference]
-    without = Warn(
-        f"No test in {'; '.join(where)}: {results.reference}, the reference, has no result there."
+    without = block(
+        "warning",
+        f"No test in {'; '.join(where)}: {results.reference}, the reference, has no result there.",
     )
     if not rows and not where:
         return None
-    return Section("Paired tests", [Table(headings, rows, caption), *([without] if where else [])])
+    return Section(
+        "Paired tests", [block("table", headings, rows, caption), *([without] if where else [])]
+    )
 
 
 def _choices(results: SweepResults, folder: Path) -> Section | None:
@@ -212,8 +214,8 @@ def _choices(results: SweepResults, folder: Path) -> Section | None:
     if not draw_choices(results, path):
         return None
     text = f"{next(iter(results.panels))}, the first seed that has a result."
-    picture = Picture(path, "Chosen clients by round, by rule")
-    return Section("Who was chosen when", [picture, Text(text)])
+    shown = picture(path, "Chosen clients by round, by rule")
+    return Section("Who was chosen when", [shown, block("text", text)])
 
 
 def _similarities(results: SweepResults, folder: Path) -> Section | None:
@@ -225,8 +227,8 @@ def _similarities(results: SweepResults, folder: Path) -> Section | None:
         f"{run.cell['line']}, {run.cell['panel']}, seed {run.cell['seed']}. Clients that cool down "
         "send no summary and are grey; the pairs of chosen clients are framed."
     )
-    picture = Picture(path, "Similarity of every two clients in some rounds")
-    return Section("How alike the gradients are", [picture, Text(text)])
+    shown = picture(path, "Similarity of every two clients in some rounds")
+    return Section("How alike the gradients are", [shown, block("text", text)])
 
 
 def _settings(results: SweepResults, folder: Path) -> Section:
@@ -241,26 +243,26 @@ def _settings(results: SweepResults, folder: Path) -> Section:
     commands = []
     for run in runs:
         which = f"{run.cell['panel']}, {run.cell['line']}, seed {run.cell['seed']}"
-        commands.append((with_code(which, run.cell["command"]), ()))
+        commands.append((block("command", which, run.cell["command"]), ()))
     return Section(
         "Settings",
         [
             _tuning(results),
-            Text(versions),
-            Table(["setting", "values"], differing, "What differs among runs."),
-            Table(["setting", "value"], shared, "What all runs share."),
-            Details("The command for each run alone", commands),
+            block("text", versions),
+            block("table", ["setting", "values"], differing, "What differs among runs."),
+            block("table", ["setting", "value"], shared, "What all runs share."),
+            block("details", "The command for each run alone", commands),
         ],
     )
 
 
-def _tuning(results: SweepResults) -> Table:
+def _tuning(results: SweepResults) -> str:
     tuned, tune = results.about.tuned, results.about.tune
     rates = list(dict.fromkeys(rate for each in tuned for rate in each.accuracies))
     rows = [
         [
             results.row(each.panel, each.line),
-            *(bold(f"{each.accuracies[r]:.3f}", float(r) == each.lr) for r in rates),
+            *(_bold(f"{each.accuracies[r]:.3f}", float(r) == each.lr) for r in rates),
         ]
         for each in tuned
     ]
@@ -269,7 +271,7 @@ def _tuning(results: SweepResults) -> Table:
         f"held, averaged over the last {LAST} rounds and {tune.seeds if tune else 0} other "
         "seeds; the rate in bold was taken. 0: no run came to an end."
     )
-    return Table(["rule", *(f"lr {rate}" for rate in rates)], rows, caption)
+    return block("table", ["rule", *(f"lr {rate}" for rate in rates)], rows, caption)
 
 
 def _releases(results: SweepResults) -> dict[str, list[str]]:
@@ -309,6 +311,10 @@ def _write_csv(folder: Path, results: SweepResults) -> None:
 def _best(values: Mapping[str, float], results: SweepResults) -> str | None:
     competing = {line: value for line, value in values.items() if line not in results.ceilings}
     return max(competing, key=competing.__getitem__) if competing else None
+
+
+def _bold(text: str, wanted: bool) -> str:
+    return block("bold", text) if wanted else text
 
 
 def _plus_minus(mean: SupportsFloat, half: SupportsFloat) -> str:

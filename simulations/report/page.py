@@ -1,122 +1,46 @@
-"""A report as one HTML file that needs no other: page.html, filled with sections of blocks."""
+"""A report as one HTML file that needs no other: blocks of page.html under headings."""
 
 import base64
 import csv
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
 from pncs_flower.files import write_whole
 
-__all__ = [
-    "Details",
-    "Picture",
-    "Points",
-    "Section",
-    "Table",
-    "Text",
-    "Warn",
-    "bold",
-    "verdict_of",
-    "with_code",
-    "write_csv",
-    "write_page",
-]
+__all__ = ["Section", "block", "picture", "write_csv", "write_page"]
 
-Point = tuple[str, Sequence["Point"]]
-"""A text and the points below it."""
+_MACROS = (
+    Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
+    .get_template("page.html")
+    .module
+)
 
 
-@dataclass(frozen=True)
-class Text:
-    """A paragraph."""
-
-    kind: ClassVar[str] = "text"
-    text: str
-
-
-@dataclass(frozen=True)
-class Warn:
-    """A paragraph that is not to be overlooked."""
-
-    kind: ClassVar[str] = "warning"
-    text: str
-
-
-@dataclass(frozen=True)
-class Points:
-    """A list."""
-
-    kind: ClassVar[str] = "points"
-    items: Sequence[Point]
-
-
-@dataclass(frozen=True)
-class Details:
-    """A list that is shown on demand."""
-
-    kind: ClassVar[str] = "details"
-    summary: str
-    items: Sequence[Point]
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table, which scrolls where it is too wide; nothing if it has no rows."""
-
-    kind: ClassVar[str] = "table"
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    caption: str
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A PNG within the page, with a text for those who cannot see it."""
-
-    kind: ClassVar[str] = "picture"
-    path: Path
-    text: str
-
-    @property
-    def data(self) -> str:
-        """The file in base64."""
-        return base64.b64encode(self.path.read_bytes()).decode()
-
-
-@dataclass(frozen=True)
-class Section:
-    """A heading, or none, and what stands below it."""
+class Section(NamedTuple):
+    """What stands below a heading, or below the title if it has none."""
 
     heading: str
-    blocks: Sequence[Text | Warn | Points | Details | Table | Picture]
+    blocks: Sequence[str]
 
 
-def bold(text: str, wanted: bool = True) -> str:
-    """Return a text as bold, if that is wanted."""
-    return Markup("<strong>{}</strong>").format(text) if wanted else text
+def block(kind: str, *values: Any) -> Markup:
+    """Return what a macro of page.html makes of some values, every text escaped."""
+    return Markup(getattr(_MACROS, kind)(*values))
 
 
-def verdict_of(claim: str, verdict: str) -> str:
-    """Return a claim with what came of it."""
-    return Markup("{}: <strong>{}</strong>").format(claim, verdict)
-
-
-def with_code(text: str, code: str) -> str:
-    """Return a text with what can be pasted into a terminal."""
-    return Markup("{}: <code>{}</code>").format(text, code)
+def picture(path: Path, text: str) -> Markup:
+    """Return a picture within the page, with a text for those who cannot see it."""
+    return block("picture", base64.b64encode(path.read_bytes()).decode(), text)
 
 
 def write_page(path: Path, title: str, sections: Iterable[Section]) -> Path:
-    """Write a page, whole or not at all; every text is escaped."""
-    loader = FileSystemLoader(Path(__file__).parent)
-    template = Environment(loader=loader, autoescape=True).get_template("page.html")
-    write_whole(path, template.render(title=title, sections=sections) + "\n")
+    """Write a page, whole or not at all."""
+    write_whole(path, block("page", title, sections) + "\n")
     return path
 
 

@@ -1,6 +1,6 @@
 """A sweep's TOML file, and the part of the sweep that a command asks for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from ..validation import in_plain_words
 from .plan import Report
 from .sweep import Sweep, short
 
-__all__ = ["part_of", "read_sweep"]
+__all__ = ["changed", "part_of", "read_sweep"]
 
 _AXES = ("rules", "shards", "dirichlet", "layers", "selected", "queue")
 
@@ -28,6 +28,24 @@ def read_sweep(path: Path) -> Sweep:
     with in_plain_words(f"{path}: quick: ", Sweep):
         sweep.quickened()
     return sweep
+
+
+def changed(
+    sweep: Sweep,
+    quick: bool,
+    only: Sequence[str],
+    keys: Mapping[str, Any],
+    settings: Mapping[str, Any],
+) -> Sweep:
+    """Return what a command asks for: a quick version, a part, other keys unless None, settings."""
+    if quick:
+        sweep = sweep.quickened()
+    part = part_of(sweep, only)
+    own = {key: value for key, value in keys.items() if value is not None}
+    if "lr" in settings:
+        own["tune"] = None
+    with in_plain_words(kind=Sweep):
+        return replace(part, settings={**part.settings, **settings}, **own)
 
 
 def part_of(sweep: Sweep, only: Sequence[str]) -> Sweep:

@@ -73,7 +73,7 @@ def test_a_wheel_has_every_module_and_the_app(wheel: set[str]) -> None:
         for path in (ROOT / "simulations").rglob("*.toml")
     }
     shipped = {name for name in wheel if name.startswith("pncs_flower/")}
-    assert shipped == inside | {"pncs_flower/py.typed"}
+    assert shipped == inside | {"pncs_flower/py.typed", "pncs_flower/simulations/report/page.html"}
 
 
 def test_the_root_bundle_has_every_module_and_nothing_else(copy: Path) -> None:
