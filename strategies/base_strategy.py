@@ -24,23 +24,7 @@ __all__ = [
 
 
 def check_base(base: Strategy, num_selected: int) -> None:
-    """Refuse a base strategy that could not work with the clients it is given.
-
-    Parameters
-    ----------
-    base : Strategy
-        The strategy to wrap, perhaps a wrapper itself.
-    num_selected : int
-        How many clients it is given in each round.
-
-    Raises
-    ------
-    TypeError
-        If it is no message-based Flower strategy.
-    ValueError
-        If it would wait for more clients for ever, leave out some of the chosen, or expects
-        another number of them.
-    """
+    """Refuse a base strategy that could not work with the number of clients it is given."""
     if not isinstance(base, Strategy):
         raise TypeError(
             f"base is {type(base).__name__}, but must be a strategy of flwr.serverapp.strategy, "
@@ -66,23 +50,10 @@ def check_base(base: Strategy, num_selected: int) -> None:
 def check_limits(
     strategy: object, num_selected: int, least_options: tuple[str, ...], phase: str
 ) -> None:
-    """Refuse a strategy whose own limits do not suit the number of clients that it is given.
+    """Refuse a strategy, of either of Flower's interfaces, whose limits do not suit its clients.
 
-    Parameters
-    ----------
-    strategy : object
-        A base strategy, of either of Flower's interfaces.
-    num_selected : int
-        How many clients it is given in each round.
-    least_options : tuple of str
-        Names of its options that say how many clients it waits for.
-    phase : str
-        What its fraction's name calls training: ``"train"`` or ``"fit"``.
-
-    Raises
-    ------
-    ValueError
-        Names the option, its value, and the one to use.
+    ``least_options`` name its options that say how many it waits for; ``phase`` is what the name of
+    its fraction calls training, ``"train"`` or ``"fit"``.
     """
     name = type(strategy).__name__
     limits = {option: getattr(strategy, option, 0) for option in least_options}
@@ -121,13 +92,7 @@ def least_evaluating(base: Strategy) -> int:
 
 
 def check_evaluation(base: Strategy, num_clients: int) -> None:
-    """Refuse a base strategy that would wait for more clients to evaluate than there are.
-
-    Raises
-    ------
-    TooFewClientsError
-        If it would; before anybody trains.
-    """
+    """Refuse a base strategy that would wait for more clients to evaluate than there are."""
     least = least_evaluating(base)
     if least > num_clients:
         raise TooFewClientsError(

@@ -7,6 +7,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Literal, TypedDict
 
+from . import timeouts
 from .checks import check_flags, check_numbers, check_paths, check_whole
 
 __all__ = ["CheckedOptions", "SelectionOptions"]
@@ -105,9 +106,9 @@ class CheckedOptions:
     seed: int = 0
     eligible: Callable[[str], bool] | None = None
     min_clients: int | None = None
-    wait_timeout: float = 60.0
-    start_timeout: float = 600.0
-    summary_timeout: float = 600.0
+    wait_timeout: float = timeouts.WAIT
+    start_timeout: float = timeouts.START
+    summary_timeout: float = timeouts.SUMMARIES
     max_summary_bytes: int | None = None
     history_path: str | Path | None = None
     checkpoint: str | Path | None = None

@@ -1,21 +1,22 @@
-"""What happened in each round, for a person and for a file."""
+"""What happened in each round, for a person and for a file; and who listens to rounds."""
 
 import json
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from glob import escape
 from io import FileIO
-from logging import WARNING
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
+from flwr.app import ArrayRecord, MetricRecord
 from flwr.common import log
 
 from pncs_flower.files import PARTIAL, naming, write_whole
 
-__all__ = ["Records", "RoundRecord", "append_json_line", "write_json_lines"]
+__all__ = ["Records", "RoundListener", "RoundRecord", "append_json_line", "write_json_lines"]
 
 _SHOWN = 20  # clients in the line of a log
 
@@ -108,37 +109,37 @@ class RoundRecord:
         return asdict(self)
 
 
-class Records:
-    """The records of a run, in memory and, as they come, as lines of a file.
+class RoundListener:
+    """Is told of each round: for what goes on beside selection, such as a file or a checkpoint."""
+
+    def opened(self, record: RoundRecord, arrays: ArrayRecord) -> None:
+        """Hear of a round that begins, and with which model; all before it is over."""
+
+    def closed(self, record: RoundRecord, metrics: MetricRecord | None) -> None:
+        """Hear of a round whose training is over, and of the aggregated metrics."""
+
+    def evaluated(self, record: RoundRecord, metrics: MetricRecord | None) -> None:
+        """Hear of the aggregated metrics of a round's evaluation on the clients."""
+
+    def failed(self, error: BaseException) -> None:
+        """Hear of an error that ends the run; of the same one perhaps more than once."""
+
+
+class Records(RoundListener):
+    """The records of a run, in memory and, as they come, as lines of a file if there is a path.
 
     A round's line is written when its training is over, again if something is added to it later
     (a note on its evaluation or on its checkpoint), and in any case if an error ends the run.
-
-    Parameters
-    ----------
-    path : str, Path or None
-        The file; None writes nothing.
-
-    Attributes
-    ----------
-    all : list of RoundRecord
-        One for each round; the last may be of a round that still goes on.
     """
 
     def __init__(self, path: str | Path | None) -> None:
-        self.all: list[RoundRecord] = []
+        self.all: list[RoundRecord] = []  # the last may be of a round that still goes on
         self._path = None if path is None else Path(path).expanduser()
         self._ready = path is None
         self._written: tuple[RoundRecord, bytes] | None = None
 
     def prepare(self) -> None:
-        """Make sure that the file can be written, before the first round.
-
-        Raises
-        ------
-        ValueError
-            If it cannot.
-        """
+        """Make sure that the file can be written, before the first round, or raise ValueError."""
         if self._ready or self._path is None:
             return
         try:
@@ -156,18 +157,34 @@ class Records:
             ) from None
         self._ready = True
 
-    def open(self, number: int, rule: str) -> RoundRecord:
-        """Begin the record of a round, which ends the one before."""
+    def opened(self, record: RoundRecord, arrays: ArrayRecord) -> None:
+        """Begin with the record of a round, which ends the one before."""
         self.prepare()
         self.write()
-        self.all.append(RoundRecord(number, rule=rule))
-        return self.all[-1]
+        self.all.append(record)
+
+    def closed(self, record: RoundRecord, metrics: MetricRecord | None) -> None:
+        """Write the round's line, and log it."""
+        in_vain = bool(record.chosen) and not record.delivered
+        log(WARNING if in_vain else INFO, "\t└──> %s", record.line())
+        self.write()
+
+    def evaluated(self, record: RoundRecord, metrics: MetricRecord | None) -> None:
+        """Write what notes there are on the evaluation."""
+        self.write()
+
+    def failed(self, error: BaseException) -> None:
+        """Have the record of the round on disk, with the reason."""
+        if not self.all:
+            return
+        text = str(error)
+        note = f"the run ended here: {type(error).__name__}{text and ': '}{text}"
+        if note not in self.all[-1].notes:
+            self.all[-1].notes.append(note)
+        self.write()
 
     def write(self) -> None:
-        """Have the file say what the last record says.
-
-        A full disk costs the line, until the next time, but not the run.
-        """
+        """Write the last record to the file; a full disk costs the line, not the run."""
         if self._path is None or not self.all:
             return
         record = self.all[-1]
@@ -184,20 +201,6 @@ class Records:
                 log(WARNING, "The record of round %d was not written: %s", record.round, error)
         else:
             self._written = record, line
-
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Have the record of the round on disk, with the reason, if an error ends the run in it."""
-        try:
-            yield
-        except BaseException as error:
-            if self.all:
-                text = str(error)
-                note = f"the run ended here: {type(error).__name__}{text and ': '}{text}"
-                if note not in self.all[-1].notes:  # said where it was raised, and by the loop
-                    self.all[-1].notes.append(note)
-                self.write()
-            raise
 
     def replace(self, records: Iterable[RoundRecord]) -> None:
         """Take up the records of rounds that are done; the file then holds these and no others."""

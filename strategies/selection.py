@@ -1,68 +1,57 @@
-"""The two-phase round: ask for summaries, choose, and let any Flower strategy train the chosen."""
+"""The two-phase round: ask for summaries, choose, and let any Flower strategy train the chosen.
 
-import time
-from collections.abc import Callable, Iterable, Mapping
+`SelectionStrategy.configure_train` and `aggregate_train` are a round from the top to the bottom.
+Each phase is a file of `round/`, and an `OpenRound` goes through all of them.
+"""
+
+from collections.abc import Callable, Iterable
 from functools import partial, wraps
-from logging import INFO, WARNING
+from logging import INFO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from pncs_flower.protocol import TICKET
-
-from .base_strategy import (
-    check_base,
-    check_evaluation,
-    joins_bytes,
-    least_evaluating,
-    named_base,
-    same_for_all,
-    unwrap,
-)
+from . import timeouts
+from .base_strategy import check_base, joins_bytes, same_for_all, unwrap
 from .checks import check_whole
 from .errors import EmptyRoundsError, SelectionError
-from .grids.exchange import message_like
 from .grids.polling import polled
 from .grids.releases import check_arguments
-from .grids.view import GridView
 from .options import CheckedOptions, SelectionOptions
-from .record import Records, RoundRecord
-from .replies.aggregation import aggregate
-from .replies.layers import share_layers
-from .replies.metrics import CommonMetrics
+from .record import Records, RoundListener, RoundRecord
 from .replies.model import Model
-from .replies.other_forms import OtherForms
-from .replies.updates import Delivery, SketchCheck, UpdateChecks
-from .resume.remembered import Remembered, Setting
 from .resume.resumption import Resumption
-from .resume.settings import settings_of
+from .round import training
 from .round.asking import Asking
-from .round.choosing import Choosing
+from .round.closing import Closing
 from .round.evaluation import Evaluation
+from .round.open_round import OpenRound
 from .round.roster import Roster
-from .round.selector import Plan, Selector
-from .round.training import TIMEOUT, Training, TrainingMessages
-from .rule import SelectionRule, Summary, check_rule
+from .round.selector import Selector, choose
+from .rule import SelectionRule, check_rule
 from .stopping import EvaluateFunction, Loop, ShouldStop, naming_round
-from .traffic import log_traffic
+from .traffic import Traffic
 
 __all__ = ["SelectionStrategy"]
-
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-def _recorded(method: _Method) -> _Method:
-    """Have the record of the round on disk if an error passes through a method."""
+def _heard(method: _Method) -> _Method:
+    """Have the listeners hear of an error that passes through a method."""
 
     @wraps(method)
     def call(self: "SelectionStrategy", *args: Any, **kwargs: Any) -> Any:
-        with self._records.kept():
+        try:
             return method(self, *args, **kwargs)
+        except BaseException as error:
+            for listener in self._listeners:
+                listener.failed(error)
+            raise
 
     return cast(_Method, call)
 
@@ -116,7 +105,6 @@ class SelectionStrategy(Strategy):
         self.rule = rule
         self._records = Records(self.options.history_path)
         self.history = self._records.all
-        self._selector = Selector(rule, self.options.queue_length, self.options.seed)
         self._roster = Roster(
             self.options.min_clients,
             self.options.wait_timeout,
@@ -124,28 +112,25 @@ class SelectionStrategy(Strategy):
             self.options.start_timeout,
             self.options.max_weight,
         )
+        self._selector = Selector(rule, self.options.queue_length, self.options.seed)
         self._asking = Asking(rule, self._selector, self.options)
-        self._choosing = Choosing(rule, self._selector, base, self.options)
-        self._common = CommonMetrics("training")
-        self._other_forms = OtherForms(base)
+        self._closing = Closing(base, self.options, self.history)
         self._evaluation = Evaluation(base, self.options.max_weight)
         folder = self.options.checkpoint
         self._resumption = None if folder is None else Resumption(Path(folder).expanduser())
-        # What one call leaves for the next, within a round.
-        self._clients: dict[str, int] = {}
-        self._configured: list[Message] = []
-        self._loop: Loop | None = None
-        self._everybody_told = False
-        self._told_traffic = False
-        self._training: Training | None = None
-        self._timeout: float | None = None
+        self._listeners: list[RoundListener] = [self._records, Traffic()]
+        if self._resumption is not None:
+            self._listeners.insert(0, self._resumption)  # the round before, as it was left
+        self._rounds_before = 0  # this start: Flower's loop counts from 1
+        self._timeout: float | None = None  # of `start`: a wrapper's loop has its own
+        self._open: OpenRound | None = None
 
     def start(
         self,
         grid: Grid,
         initial_arrays: ArrayRecord,
         num_rounds: int = 3,
-        timeout: float = TIMEOUT,
+        timeout: float = timeouts.TRAINING,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFunction | None = None,
@@ -177,48 +162,32 @@ class SelectionStrategy(Strategy):
                 "this strategy has run before, and remembers who was chosen: make a new one for "
                 "another run, or give it checkpoint= to go on with a run that was stopped"
             )
-        evaluate_fn = naming_round("evaluate_fn", evaluate_fn)
-        should_stop = naming_round("should_stop", should_stop)
         self._records.prepare()
-        self._asking.expect(num_rounds)
+        self._asking.last_round = num_rounds
         self._timeout = timeout
-        loop = self._loop = Loop(
-            partial(
-                super().start,
-                polled(grid),
-                timeout=timeout,
-                **further,
-            )
+        loop = Loop(partial(super().start, polled(grid), timeout=timeout, **further))
+        self._listeners.append(loop)
+        result = self._run(
+            loop if self._resumption is None else partial(self._resumption.run, self, loop),
+            initial_arrays=initial_arrays,
+            num_rounds=num_rounds,
+            train_config=train_config,
+            evaluate_config=evaluate_config,
+            evaluate_fn=naming_round("evaluate_fn", evaluate_fn),
+            should_stop=naming_round("should_stop", should_stop),
         )
-        with self._records.kept():
-            if self._resumption is None:
-                result = loop(
-                    initial_arrays,
-                    num_rounds,
-                    train_config=train_config,
-                    evaluate_config=evaluate_config,
-                    evaluate_fn=evaluate_fn,
-                    should_stop=should_stop,
-                )
-                if not result.arrays:  # Flower forgets the model if no round gave a new one
-                    result.arrays = initial_arrays
-            else:
-                result = self._resumption.run(
-                    self,
-                    loop,
-                    initial_arrays,
-                    num_rounds,
-                    train_config,
-                    evaluate_config,
-                    evaluate_fn,
-                    should_stop,
-                )
+        if not result.arrays:  # Flower forgets the model if no round gave a new one
+            result.arrays = initial_arrays
         self._records.write()  # of its last checkpoint, there may be something to say
         return result
 
+    @_heard
+    def _run(self, loop: Callable[..., Result], **arguments: Any) -> Result:
+        return loop(**arguments)
+
     # --- training ---------------------------------------------------------------------------
 
-    @_recorded
+    @_heard
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -233,67 +202,21 @@ class SelectionStrategy(Strategy):
         ValueError
             If the rule asks for a layer that the model does not have.
         """
-        server_round += self._offset
-        grid = polled(grid)  # again, for a wrapper around this strategy has a loop of its own
-        if self._resumption is not None:
-            self._resumption.save(self, server_round - 1, arrays)
-        record = self._records.open(server_round, str(self.rule))
-        # First of all, so that what cannot work is an error before anybody trains.
-        model = Model(arrays, may_grow=joins_bytes(self.base))
-        pre_round = self._asking.pre_round(arrays)
-        evaluating = least_evaluating(self.base)
-        self._clients = self._roster.update(
-            grid,
-            self.rule.num_selected,
-            record,
-            evaluating,
-            partial(self._message_type, server_round, arrays, config, grid),
-        )
-        if len(self.history) == 1:  # later, clients may have left: see `configure_evaluate`
-            check_evaluation(self.base, len(self._clients))
-        elif len(self._clients) < evaluating:  # noted now, before the record is written
-            record.notes.append("too few clients are left for an evaluation: there is none")
-        self._tell_what_has_no_effect()
-        self._selector.learn_sizes(self._roster.num_examples)
-        self._selector.note_without_examples(self._roster.without_examples, server_round)
-        plan = self._selector.plan(server_round, list(self._clients))
-        plan.note(record)
-        if not plan.candidates:
-            pre_round = None  # a rule may ask in some rounds only
-
-        templates: list[Message] = []
-        summaries: dict[str, Summary] = {}
-        if pre_round is not None:
-            templates = self._configure_base(
-                server_round, arrays, config, grid, plan.now.available[: self.rule.num_selected]
-            )
+        round = self._opened(server_round, arrays, config, grid)
+        self._roster.meet(round, self.base, self.rule.num_selected)
+        self._selector.open(round, self._roster)
+        if round.pre_round is not None:
+            first = round.plan.now.available[: self.rule.num_selected]
+            templates = training.configure(round, self.base, first)
             if not templates:  # the base strategy does not train in this round
-                messages = TrainingMessages({}, {})
-                return self._send(messages, plan, model, grid, None, record)
-            template = same_for_all(templates, self.base)
-            candidates = {client: self._clients[client] for client in plan.candidates}
-            summaries.update(
-                self._asking.summaries(grid, pre_round, template, arrays, candidates, record)
-            )
-        choice = self._choosing.choose(plan, summaries, self.history)
-        if pre_round is None:
-            templates = self._configure_base(server_round, arrays, config, grid, choice.clients)
-        sketches = None
-        if self.options.verify_sketches and pre_round and pre_round.request.kind == "update":
-            sketches = SketchCheck(pre_round.request, summaries, self.options.seed, server_round)
+                return training.send(round, [], self.options.seed)
+            self._asking.ask(round, same_for_all(templates, self.base))
+        choice = choose(round, self._selector, self.options, self.history)
+        if round.pre_round is None:
+            templates = training.configure(round, self.base, choice.clients)
+        return training.send(round, templates, self.options.seed)
 
-        chosen = {client: self._clients[client] for client in choice.clients}
-        marker = {"round": server_round, "seed": self.options.seed}
-        if pre_round is None:
-            messages = TrainingMessages.without_pre_round(templates, chosen, marker)
-        else:
-            keeping = summaries if pre_round.request.kind == "update" else ()
-            messages = TrainingMessages.after_pre_round(
-                templates[0], chosen, keeping, {**marker, TICKET: self._asking.ticket}
-            )
-        return self._send(messages, plan, model, grid, sketches, record)
-
-    @_recorded
+    @_heard
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
@@ -304,132 +227,43 @@ class SelectionStrategy(Strategy):
         EmptyRoundsError
             If this was the last of too many rounds in a row without a new model.
         """
-        server_round += self._offset
-        training, self._training = self._training, None
-        if training is None or self.history[-1].round != server_round:
-            raise SelectionError(f"round {server_round} was not configured by this strategy")
-        record, checks = self.history[-1], training.checks
-        received = training.complete(replies, record)
-        start = time.monotonic()
-        delivery = training.sort_out(received, record)
-        self._other_forms.check(delivery.others, self.history)
-        for client, reason in delivery.liars.items():
-            self._roster.exclude(client, reason)
-        sound = list(delivery.metrics)
-        if 0 < len(delivery.messages) < self.options.min_updates:
-            record.notes.append(
-                f"{len(delivery.messages)} updates are fewer than min_updates = "
-                f"{self.options.min_updates}, so they are not used"
-            )
-            record.delivered.clear()
-            delivery = Delivery([], {}, {})
-        record.notes += share_layers(
-            delivery, record.chosen_by_layer, checks.weights, checks.weighted_by
-        )
-        arrays, metrics, problem = aggregate(
-            self.base, server_round, delivery.messages, checks.model
-        )
-        if problem is not None:
-            record.notes.append(problem)
-            sound = []  # one of these is to blame, so all of them step back
-        record.seconds["aggregation"] = time.monotonic() - start
-        if arrays is None:
-            record.notes.append("no new model came out of this round: the last one is kept")
-        if record.chosen:
-            used = delivery.metrics if problem is None else {}
-            self._selector.observe(training.plan, record.chosen, used)
-            self._selector.end_round(
-                training.plan, record.answered, training.sent, sound, not record.delivered
-            )
-        in_vain = bool(record.chosen) and not record.delivered
-        log(WARNING if in_vain else INFO, "\t└──> %s", record.line())
-        if not self._told_traffic:  # once a run
-            self._told_traffic = log_traffic(record)
-        self._records.write()
-        if self._loop is not None:
-            self._loop.note_train_metrics(server_round - self._offset, metrics)
-        if self._resumption is not None:
-            self._resumption.note_train_metrics(server_round, metrics)
+        round = self._current(server_round)
+        if round.trained:
+            raise SelectionError(f"round {round.number} has been aggregated already")
+        round.trained = True
+        received = training.receive(round, replies)
+        with round.timed("aggregation"):
+            outcome = self._closing.close(round, received)
+        self._roster.excluded |= outcome.liars
+        self._selector.close(round, outcome.used, outcome.sound)
+        for listener in self._listeners:
+            listener.closed(round.record, outcome.metrics)
         self._stop_after_empty_rounds()
-        return arrays, metrics
+        return outcome.arrays, outcome.metrics
 
-    def _configure_base(
-        self,
-        server_round: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        grid: Grid,
-        clients: Iterable[str],
-    ) -> list[Message]:
-        """Have the base strategy make its training messages for these clients.
-
-        Once in a round: a base strategy may decay a learning rate or charge a privacy budget when
-        it is called, so it must not be called for the pre-round and again for training.
-        """
-        node_ids = [self._clients[client] for client in clients]
-        if self._configured:  # before the clients were known, to know the type of its messages
-            template = same_for_all(self._configured, self.base)
-            self._configured = []
-            return [message_like(template, node_id, template.content) for node_id in node_ids]
-        view = GridView(grid, node_ids)
-        with named_base("configure_train", self.base, server_round):
-            return list(self.base.configure_train(server_round, arrays, config, view))
-
-    def _message_type(
-        self,
-        server_round: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        grid: Grid,
-        node_ids: list[int],
-    ) -> str:
-        """Return the type of the base strategy's messages, which it makes for this round."""
-        view = GridView(grid, node_ids)
-        with named_base("configure_train", self.base, server_round):
-            self._configured = list(self.base.configure_train(server_round, arrays, config, view))
-        types = {message.metadata.message_type for message in self._configured}
-        return min(types, default=MessageType.TRAIN)
-
-    def _send(
-        self,
-        messages: TrainingMessages,
-        plan: Plan,
-        model: Model,
-        grid: Grid,
-        sketches: SketchCheck | None,
-        record: RoundRecord,
-    ) -> list[Message]:
-        options = self.options
-        checks = UpdateChecks.for_base(
-            self.base, model, self._common, options.max_weight, options.clip_norm
+    def _opened(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> OpenRound:
+        """Open a round; what cannot work is an error before anybody trains."""
+        record = RoundRecord(server_round + self._rounds_before, rule=str(self.rule))
+        for listener in self._listeners:
+            listener.opened(record, arrays)
+        self._open = OpenRound(
+            record=record,
+            arrays=arrays,
+            config=config,
+            grid=polled(grid),  # again, for a wrapper around this strategy has a loop of its own
+            timeout=self._timeout,
+            model=Model(arrays, may_grow=joins_bytes(self.base)),
+            pre_round=self._asking.pre_round(arrays),
         )
-        self._training = Training(messages, plan, checks, sketches, grid, self._timeout)
-        return self._training.send(record)
+        return self._open
 
-    def _tell_what_has_no_effect(self) -> None:
-        """Log, once a run, that there is nothing to choose or that nobody ever rests."""
-        queue_length, num_selected = self.options.queue_length, self.rule.num_selected
-        if len(self.history) == 1 and 0 < queue_length < num_selected:
-            log(
-                WARNING,
-                "queue_length is %d and num_selected is %d: a client rests for queue_length / "
-                "num_selected rounds, which is less than one, so nobody ever rests. For two rounds "
-                "of rest use queue_length=%d",
-                queue_length,
-                num_selected,
-                2 * num_selected,
-            )
-        if len(self._clients) > num_selected or self._everybody_told or self._roster.excluded:
-            return
-        self._everybody_told = True
-        log(
-            WARNING,
-            "num_selected is %d and %d clients take part, so all are chosen in each round: there "
-            "is nothing to choose. (flwr run simulates 2 clients unless it is told otherwise, as "
-            "by --federation-config num-supernodes=10)",
-            num_selected,
-            len(self._clients),
-        )
+    def _current(self, server_round: int) -> OpenRound:
+        number = server_round + self._rounds_before
+        if self._open is None or self._open.number != number:
+            raise SelectionError(f"round {number} was not configured by this strategy")
+        return self._open
 
     def _stop_after_empty_rounds(self) -> None:
         last = self.history[-self.options.max_empty_rounds :]
@@ -449,29 +283,24 @@ class SelectionStrategy(Strategy):
 
     # --- evaluation: the base strategy's, on the clients that take part ------------------------
 
-    @_recorded
+    @_heard
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Have the base strategy configure evaluation, on the clients of this round's roster."""
-        number = server_round + self._offset
-        messages = self._evaluation.configure(
-            number, arrays, config, grid, self._clients, self._timeout
-        )
-        return [*messages, *self._asking.ask_ahead(number + 1, arrays, self._clients)]
+        round = self._current(server_round)
+        messages = self._evaluation.configure(round, arrays, config, grid)
+        return [*messages, *self._asking.ask_ahead(round, arrays)]
 
-    @_recorded
+    @_heard
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Have the base strategy aggregate the evaluation, sorted by client."""
-        own = list(self._asking.sort_out(replies))
-        metrics = self._evaluation.aggregate(server_round + self._offset, own, self.history)
-        if self._loop is not None:
-            self._loop.note_evaluate_metrics(server_round, metrics)
-        if self._resumption is not None:
-            self._resumption.note_evaluate_metrics(server_round + self._offset, metrics)
-        self._records.write()
+        round = self._current(server_round)
+        metrics = self._evaluation.aggregate(round, self._asking.take_answers(replies))
+        for listener in self._listeners:
+            listener.evaluated(round.record, metrics)
         return metrics
 
     # --- what it does, and what it remembers ----------------------------------------------------
@@ -499,7 +328,7 @@ class SelectionStrategy(Strategy):
         return {
             **self._selector.state(),
             "excluded": dict(self._roster.excluded),
-            "layout": self._common.layout,
+            "layout": self._closing.common.layout,
             "layout-evaluation": self._evaluation.common.layout,
         }
 
@@ -507,22 +336,13 @@ class SelectionStrategy(Strategy):
         """Take up what `state` returned, to go on in the round after."""
         self._selector.restore(state)
         self._roster.excluded = dict(state["excluded"])
-        self._common.layout = tuple(state["layout"])
+        self._closing.common.layout = tuple(state["layout"])
         self._evaluation.common.layout = tuple(state.get("layout-evaluation", ()))
 
     def restore_history(self, records: list[RoundRecord]) -> None:
         """Take up the records of rounds already done; the file then holds these and no others."""
         self._records.replace(records)
-
-    def remembered(self) -> Remembered:
-        """Return what the base strategy and the rule remember, as they are now."""
-        return Remembered(self.base, self.rule)
-
-    def settings(
-        self, arrays: ArrayRecord, configs: Mapping[str, ConfigRecord]
-    ) -> dict[str, Setting]:
-        """Return what a run must have in common with one that it takes up, by name."""
-        return settings_of(self.rule, self.base, self.options, arrays, configs)
+        self._rounds_before = len(records)
 
     if not TYPE_CHECKING:  # else a type checker would take any name for an attribute
 
@@ -536,7 +356,3 @@ class SelectionStrategy(Strategy):
                     break
             message = f"{type(self).__name__!r} object has no attribute {name!r}{hint}"
             raise AttributeError(message, name=name, obj=self)
-
-    @property
-    def _offset(self) -> int:
-        return 0 if self._resumption is None else self._resumption.offset

@@ -10,6 +10,7 @@ from flwr.common import log
 from flwr.serverapp.strategy import Result
 
 from .grids.releases import takes
+from .record import RoundListener, RoundRecord
 
 __all__ = ["EvaluateFunction", "Loop", "ShouldStop", "naming_round"]
 
@@ -43,16 +44,11 @@ class _StopError(Exception):
     """Takes a run out of a loop that has no other way to end early."""
 
 
-class Loop:
+class Loop(RoundListener):
     """Flower's ``start``, which takes ``should_stop`` also where Flower's own does not.
 
     Flower asks after each round since 1.43. An older loop is left from within the evaluation on
     the server, which is the last thing that it does in a round.
-
-    Parameters
-    ----------
-    start : callable
-        Flower's ``start``, with the arguments that never change.
     """
 
     def __init__(self, start: Callable[..., Result]) -> None:
@@ -91,12 +87,12 @@ class Loop:
             log(INFO, "Stopped early, as should_stop asked.")
             return result
 
-    def note_train_metrics(self, number: int, metrics: MetricRecord | None) -> None:
+    def closed(self, record: RoundRecord, metrics: MetricRecord | None) -> None:
         """Keep a round's aggregated training metrics, for who decides whether to stop."""
         if metrics is not None:
-            self._result.train_metrics_clientapp[number] = metrics
+            self._result.train_metrics_clientapp[record.round] = metrics
 
-    def note_evaluate_metrics(self, number: int, metrics: MetricRecord | None) -> None:
+    def evaluated(self, record: RoundRecord, metrics: MetricRecord | None) -> None:
         """Keep a round's aggregated metrics of the clients' evaluation, for the same."""
         if metrics is not None:
-            self._result.evaluate_metrics_clientapp[number] = metrics
+            self._result.evaluate_metrics_clientapp[record.round] = metrics

@@ -2,28 +2,28 @@
 
 from logging import INFO, WARNING
 
+from flwr.app import MetricRecord
 from flwr.common import log
 
-from .record import RoundRecord
+from .record import RoundListener, RoundRecord
 
-__all__ = ["log_traffic"]
+__all__ = ["Traffic"]
 
 
-def log_traffic(record: RoundRecord) -> bool:
-    """Log the bytes that went up in a round, and those of the updates of all clients.
+class Traffic(RoundListener):
+    """Logs once a run the bytes that went up in a round, and those of all clients' updates."""
 
-    Parameters
-    ----------
-    record : RoundRecord
-        Of a round that is over.
+    def __init__(self) -> None:
+        self._told = False
 
-    Returns
-    -------
-    bool
-        Whether it was told: not of a round without an update, in which none of it is known.
-    """
-    if not record.delivered:
-        return False
+    def closed(self, record: RoundRecord, metrics: MetricRecord | None) -> None:
+        """Tell of the first round with an update: in others none of it is known."""
+        if record.delivered and not self._told:
+            self._told = True
+            _log_traffic(record)
+
+
+def _log_traffic(record: RoundRecord) -> None:
     training = record.bytes_up["training"]
     summaries = sum(n for phase, n in record.bytes_up.items() if "pre-round" in phase)
     clients = len(record.clients)
@@ -44,7 +44,6 @@ def log_traffic(record: RoundRecord) -> bool:
         )
     else:
         log(INFO, "%s", text)
-    return True
 
 
 def _size(num_bytes: float) -> str:

@@ -22,6 +22,7 @@ from pncs_flower.strategies import (
     SelectionRule,
     SelectionStrategy,
     UniformSelection,
+    timeouts,
 )
 from pncs_flower.strategies.rules.active_fl import Unseen
 from pncs_flower.strategies.rules.power_of_choice import Variant
@@ -32,9 +33,6 @@ from ..machine.logs import errors_only
 __all__ = ["build_strategy"]
 
 Make = Callable[..., SelectionStrategy]
-
-# From the first client's answer on: on a busy machine, some workers start long after others.
-_WAIT_TIMEOUT = 180.0
 
 
 def build_strategy(config: Config, checkpoint: Path | None = None) -> SelectionStrategy:
@@ -63,7 +61,7 @@ def build_strategy(config: Config, checkpoint: Path | None = None) -> SelectionS
     options: dict[str, Any] = {
         "seed": config.seed,
         "checkpoint": checkpoint,
-        "wait_timeout": _WAIT_TIMEOUT,
+        "wait_timeout": timeouts.WAIT_IN_APP,
     }
     if config.queue_length >= 0:
         options["queue_length"] = config.queue_length

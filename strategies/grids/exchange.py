@@ -35,25 +35,12 @@ NOT_LOADED = "its app cannot be loaded, perhaps for want of a module; its own lo
 
 @dataclass
 class Replies:
-    """The outcome of an exchange, by node id.
-
-    Attributes
-    ----------
-    contents : dict of int to RecordDict
-        What the nodes sent that answered.
-    failures : dict of int to str
-        Why the others did not.
-    bytes_up : int
-        Bytes of all contents received.
-    by_app : set of int
-        Those among the failures that come of the node's own app: of a mod in it, of a function, or
-        of its not being loaded.
-    """
+    """The outcome of an exchange, by node id."""
 
     contents: dict[int, RecordDict] = field(default_factory=dict)
-    failures: dict[int, str] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)  # why the others did not answer
     bytes_up: int = 0
-    by_app: set[int] = field(default_factory=set)
+    by_app: set[int] = field(default_factory=set)  # failures that come of the node's own app
 
 
 def marked(content: RecordDict, phase: Phase, values: Mapping[str, Any]) -> RecordDict:
@@ -128,25 +115,11 @@ def exchange(grid: Grid, messages: list[Message], timeout: float) -> Replies:
 
 
 def sort_replies(sent: Iterable[Message], received: Iterable[Message], missing: str) -> Replies:
-    """Sort replies by the node whose message they answer.
+    """Sort replies by the node whose message they answer: a content or a failure for each.
 
     An error that Flower's server side makes (a client gone, a message expired) carries the
     server's node id as its source, so the source says nothing. A second reply to the same message
     is ignored, as is a reply to a message of another exchange.
-
-    Parameters
-    ----------
-    sent : iterable of Message
-        The messages that were sent.
-    received : iterable of Message
-        The replies.
-    missing : str
-        Reason to note for a node that did not reply.
-
-    Returns
-    -------
-    Replies
-        One content or one failure for every node.
     """
     node_of = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
     replies = Replies()

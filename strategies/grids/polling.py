@@ -13,22 +13,17 @@ from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from .. import timeouts
 from ..errors import DeadWorkerError
 from .exchange import plain_reason
 from .view import GridWrapper
 
 __all__ = ["OpenMessages", "PollingGrid", "is_simulated", "polled"]
 
-_MOST = 3.0
-_SHARE = 0.05
-# What a look costs grows with the messages that are open.
-_PER_MESSAGE = 0.001
 # Of so many clients times messages, a scan takes Flower longer than it should.
 _MANY = 1000
 # Messages that are open at once, at first: more than two workers answer between two scans.
 _WINDOW = 24
-# Seconds without a reply after which there may be workers with nothing to do.
-_IDLE = 0.5
 
 
 def polled(grid: Grid) -> Grid:
@@ -41,7 +36,7 @@ def polled(grid: Grid) -> Grid:
         if kind.__name__ == "HttpGrid":
             return PollingGrid(grid)
         if kind.__name__ == "InMemoryGrid":
-            return PollingGrid(grid, least_pause=0.02, simulated=True)
+            return PollingGrid(grid, least_pause=timeouts.LEAST_PAUSE_SIMULATED, simulated=True)
     return grid
 
 
@@ -72,7 +67,9 @@ class PollingGrid(GridWrapper):
         sleeps.) And a dead worker of the simulation ends the run: see `check_workers`.
     """
 
-    def __init__(self, grid: Grid, least_pause: float = 0.2, simulated: bool = False) -> None:
+    def __init__(
+        self, grid: Grid, least_pause: float = timeouts.LEAST_PAUSE, simulated: bool = False
+    ) -> None:
         super().__init__(grid)
         self._least_pause = least_pause
         self.simulated = simulated
@@ -180,14 +177,15 @@ class OpenMessages:
         now = time.monotonic()
         if found:
             self._last = self._grown = now
-        elif now - self._grown > _IDLE:
+        elif now - self._grown > timeouts.IDLE:
             self._window, self._grown = 2 * self._window, now
         return found
 
     def pause(self) -> float:
         """Return the seconds until the next look."""
-        least = self._least_pause + _PER_MESSAGE * len(self._waiting)
-        return min(max(least, _SHARE * (time.monotonic() - self._last)), _MOST)
+        least = self._least_pause + timeouts.PAUSE_PER_MESSAGE * len(self._waiting)
+        share = timeouts.PAUSE_SHARE * (time.monotonic() - self._last)
+        return min(max(least, share), timeouts.MOST_PAUSE)
 
     def give_up(self) -> None:
         """Wait no more. Those ahead have expired, but every message is to have an id."""

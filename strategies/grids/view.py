@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from .. import timeouts
 from ..errors import TooFewClientsError
 from .releases import HAS_NODES, Run
 
@@ -14,11 +15,6 @@ if TYPE_CHECKING:
     from flwr.proto.node_pb2 import NodeInfo
 
 __all__ = ["GridView", "GridWrapper"]
-
-# A view never grows, so a strategy that keeps looking at it waits in vain. One that computes for
-# long looks a few times; one that waits looks every few seconds, or oftener.
-_PATIENCE = 3.0
-_LOOKS = 10
 
 
 class GridWrapper(Grid):
@@ -115,12 +111,15 @@ class GridView(GridWrapper):
             return [there[node_id] for node_id in self._node_ids if node_id in there]
 
     def _note_look(self) -> None:
-        """Stop a strategy that waits for more nodes."""
+        """Stop a strategy that waits for more nodes: a view never grows.
+
+        One that computes for long looks a few times; one that waits, every few seconds or oftener.
+        """
         now = time.monotonic()
         if self._looks == 0:
             self._first_look = now
         self._looks += 1
-        if self._looks > _LOOKS and now - self._first_look > _PATIENCE:
+        if self._looks > timeouts.BASE_LOOKS and now - self._first_look > timeouts.BASE_PATIENCE:
             raise TooFewClientsError(
                 f"the base strategy waits for more than the {len(self._node_ids)} clients that it "
                 f"is given: it has looked for them {self._looks} times in "

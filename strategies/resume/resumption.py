@@ -10,14 +10,16 @@ from typing import Any, Protocol
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.common import log
-from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import Result, Strategy
 
 from ..errors import SelectionError, UnsavableError
-from ..record import RoundRecord
+from ..options import CheckedOptions
+from ..record import RoundListener, RoundRecord
+from ..rule import SelectionRule
 from ..stopping import EvaluateFunction, ShouldStop
 from .checkpoint import Checkpoint, CheckpointFolder
 from .remembered import SKIP, Remembered, Setting
-from .settings import differences, in_words
+from .settings import differences, in_words, settings_of
 from .snapshot import Decoder, Encoder, decode, encode
 
 __all__ = ["Resumable", "Resumption"]
@@ -26,15 +28,10 @@ __all__ = ["Resumable", "Resumption"]
 class Resumable(Protocol):
     """What a run is taken up with: a strategy's settings, history and state."""
 
+    base: Strategy
+    rule: SelectionRule
+    options: CheckedOptions
     history: list[RoundRecord]
-
-    def remembered(self) -> Remembered:
-        """Return what its parts remember, as they were made."""
-
-    def settings(
-        self, arrays: ArrayRecord, configs: Mapping[str, ConfigRecord]
-    ) -> dict[str, Setting]:
-        """Return what a run must have in common with one that is taken up, by name."""
 
     def state(self) -> dict[str, Any]:
         """Return all that later choices depend on."""
@@ -46,7 +43,7 @@ class Resumable(Protocol):
         """Take up the records of the rounds already done."""
 
 
-class Resumption:
+class Resumption(RoundListener):
     """Saves a run after each round, and starts it where a killed one stopped.
 
     Flower's loop counts from 1, so after a restart its rounds are shifted by those already done.
@@ -66,6 +63,7 @@ class Resumption:
         self.offset = 0
         self._path = folder
         self._folder = CheckpointFolder(folder)
+        self._strategy: Resumable | None = None
         self._remembered: Remembered | None = None
         self._settings: dict[str, Setting] = {}
         self._made: dict[str, str] = {}
@@ -78,7 +76,7 @@ class Resumption:
         self,
         strategy: Resumable,
         loop: Callable[..., Result],
-        arrays: ArrayRecord,
+        initial_arrays: ArrayRecord,
         num_rounds: int,
         train_config: ConfigRecord | None,
         evaluate_config: ConfigRecord | None,
@@ -93,7 +91,7 @@ class Resumption:
             The strategy.
         loop : callable
             Flower's ``start``, with what is not given here.
-        arrays : ArrayRecord
+        initial_arrays : ArrayRecord
             The initial model.
         num_rounds : int
             Rounds of the whole run.
@@ -121,13 +119,16 @@ class Resumption:
         self._configs = {
             name: ConfigRecord() if config is None else config for name, config in configs.items()
         }
-        self._remembered = strategy.remembered()
-        given = strategy.settings(arrays, self._configs)
+        self._strategy = strategy
+        self._remembered = Remembered(strategy.base, strategy.rule)
+        given = settings_of(
+            strategy.rule, strategy.base, strategy.options, initial_arrays, self._configs
+        )
         self._settings = given | self._remembered.settings
         self._made = self._remembered.made
-        self.offset, self._result = 0, Result(arrays=arrays)
+        self.offset, self._result = 0, Result(arrays=initial_arrays)
         with self._folder.held():
-            return self._run(strategy, loop, arrays, num_rounds, evaluate_fn, should_stop)
+            return self._run(strategy, loop, initial_arrays, num_rounds, evaluate_fn, should_stop)
 
     def _run(
         self,
@@ -192,14 +193,7 @@ class Resumption:
         UnsavableError
             If something has turned up in the base strategy or the rule that a checkpoint cannot
             hold.
-        SelectionError
-            If the run was not started by the strategy that has the checkpoint.
         """
-        if self._remembered is None:
-            raise SelectionError(
-                "a checkpoint needs the strategy's own start(): a wrapper around it would lose its "
-                "state. Make the selection strategy the outermost, and wrap its base"
-            )
         if round_number <= self.offset:
             return  # saved before, or nothing has happened yet
         about = {
@@ -249,15 +243,24 @@ class Resumption:
             result.evaluate_metrics_serverapp,
         ]
 
-    def note_train_metrics(self, round_number: int, metrics: MetricRecord | None) -> None:
+    def opened(self, record: RoundRecord, arrays: ArrayRecord) -> None:
+        """Save the round before this one, whose model it begins with."""
+        if self._strategy is None:
+            raise SelectionError(
+                "a checkpoint needs the strategy's own start(): a wrapper around it would lose its "
+                "state. Make the selection strategy the outermost, and wrap its base"
+            )
+        self.save(self._strategy, record.round - 1, arrays)
+
+    def closed(self, record: RoundRecord, metrics: MetricRecord | None) -> None:
         """Keep a round's aggregated training metrics for the result of the whole run."""
         if metrics is not None:
-            self._result.train_metrics_clientapp[round_number] = metrics
+            self._result.train_metrics_clientapp[record.round] = metrics
 
-    def note_evaluate_metrics(self, round_number: int, metrics: MetricRecord | None) -> None:
+    def evaluated(self, record: RoundRecord, metrics: MetricRecord | None) -> None:
         """Keep a round's aggregated evaluation metrics for the result of the whole run."""
         if metrics is not None:
-            self._result.evaluate_metrics_clientapp[round_number] = metrics
+            self._result.evaluate_metrics_clientapp[record.round] = metrics
 
     def _take_up(self, strategy: Resumable, saved: Checkpoint) -> None:
         about, remembered = saved.about, self._remembered

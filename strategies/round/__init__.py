@@ -1,1 +1,1 @@
-"""One round: who is there, who is asked, who is chosen, and what they deliver."""
+"""One round: meet the clients, ask them, choose, train, evaluate; `open_round` goes through all."""

@@ -1,117 +1,189 @@
-"""The pre-rounds of a run: each in an exchange of its own, or ahead with an evaluation."""
+"""Asking for summaries: in an exchange of their own, or ahead, with the evaluation before.
+
+After aggregation, Flower sends the new weights out for evaluation anyway. In a deployment each
+exchange costs seconds of polling, so a pre-round in that same exchange costs none.
+
+The base strategy has not configured the next round yet, and must not be asked before its time, so
+its message is guessed: the last one, with the new weights and the next round's number. When the
+round comes and the real message is another one, the answers are of no use, and a pre-round of its
+own is held.
+"""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from logging import INFO
 
-from flwr.app import ArrayRecord, Message
-from flwr.serverapp import Grid
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.common import log
 
+from .. import timeouts
+from ..grids.exchange import content_bytes, exchange, sort_replies
 from ..options import CheckedOptions
 from ..record import RoundRecord
 from ..rule import SelectionRule, Summary
+from .open_round import OpenRound
 from .pre_round import PreRound
-from .ride_along import RideAlong
 from .selector import Selector
 
 __all__ = ["Asking"]
 
+# Why answers are of no use where clients came or went: the guess at the message may be right.
+_OTHER_CLIENTS = "other clients take part than were asked"
+_ROUND = "server-round"
+
+
+@dataclass
+class _Ahead:
+    """A pre-round that is under way before its round."""
+
+    record: RoundRecord  # of the round to come: who was asked, who answered, bytes
+    pre_round: PreRound
+    content: RecordDict  # of the training message that was guessed
+    candidates: Mapping[str, int]
+    messages: list[Message]
+    summaries: Mapping[str, Summary] = field(default_factory=dict)
+
 
 class Asking:
-    """Asks clients for what a rule wants to know of them.
-
-    Parameters
-    ----------
-    rule : SelectionRule
-        Says what is asked for.
-    selector : Selector
-        Says whom a round to come will ask.
-    options : CheckedOptions
-        How long to wait, how much an answer may take, and whether to ask ahead.
-
-    Attributes
-    ----------
-    ticket : str
-        Of the pre-round that the last summaries come from.
-    """
+    """Asks clients for what a rule wants to know of them."""
 
     def __init__(self, rule: SelectionRule, selector: Selector, options: CheckedOptions) -> None:
         self._rule = rule
         self._selector = selector
         self._options = options
-        self._ride_along = RideAlong()
-        self.ticket = ""
-
-    def expect(self, last_round: int) -> None:
-        """Take note of the run's last round: without it, nobody is asked ahead."""
-        self._ride_along.last_round = last_round
+        self.last_round = 0  # of the run: without it, nobody is asked ahead
+        self._sent: tuple[Message, ArrayRecord] | None = None  # to guess the next message from
+        self._ahead: _Ahead | None = None
+        self._misfits = 0  # in a row
+        self._next_try = 0  # round
+        self._told = False
 
     def pre_round(self, arrays: ArrayRecord) -> PreRound | None:
-        """Return what a model's pre-round asks for; None if the rule asks for nothing.
-
-        Raises
-        ------
-        ValueError
-            If the rule asks for a layer that the model does not have, or for too large a summary.
-        """
+        """Return what a model's pre-round asks for; None if the rule asks for nothing."""
         if self._rule.request is None:
             return None
-        options = self._options
-        return PreRound.for_model(
-            self._rule.request,
-            arrays,
-            options.seed,
-            options.summary_timeout,
-            options.max_summary_bytes,
-        )
+        return PreRound.for_model(self._rule.request, arrays, self._options)
 
-    def summaries(
-        self,
-        grid: Grid,
-        pre_round: PreRound,
-        template: Message,
-        arrays: ArrayRecord,
-        candidates: Mapping[str, int],
-        record: RoundRecord,
-    ) -> Mapping[str, Summary]:
-        """Take the summaries that came with the last evaluation, if they fit, or ask for them.
-
-        Parameters
-        ----------
-        grid : Grid
-            The grid.
-        pre_round : PreRound
-            What is asked for.
-        template : Message
-            The base strategy's training message.
-        arrays : ArrayRecord
-            The model.
-        candidates : mapping of str to int
-            Node ids of the clients to ask, by key.
-        record : RoundRecord
-            Takes who was asked and how, who answered, bytes and seconds.
-        """
-        least = max(self._options.min_summaries, min(self._rule.num_selected, len(candidates)))
-        ahead = self._ride_along.answers(template, candidates, least, record)
-        if ahead is not None:
-            found, self.ticket = ahead
+    def ask(self, round: OpenRound, template: Message) -> None:
+        """Take the summaries that came with the last evaluation, if they fit, or ask for them."""
+        assert round.pre_round is not None
+        record, candidates = round.record, round.nodes(round.plan.candidates)
+        ahead, self._ahead = self._ahead, None
+        misfit = None if ahead is None else self._misfit(ahead, round, template)
+        if ahead is not None and misfit is None:
+            self._misfits, record.pre_round = 0, "ahead"
+            round.pre_round, round.summaries = ahead.pre_round, ahead.summaries
+            _add_costs(ahead.record, record)
         else:
-            found = pre_round.ask(grid, template, candidates, record)
-            self.ticket = pre_round.ticket
-        self._ride_along.note(template, arrays)
-        return found
+            record.pre_round = "own"
+            if ahead is not None and misfit is not None:
+                self._note_misfit(ahead, misfit, record)
+            with round.timed("pre-round"):
+                messages = round.pre_round.messages(template, candidates, round.number)
+                replies = exchange(round.grid, messages, round.pre_round.timeout)
+                record.bytes_down["pre-round"] = _bytes(messages)
+                round.summaries = round.pre_round.read(replies, candidates, record)
+        self._sent = template, round.arrays
 
-    def ask_ahead(
-        self, number: int, arrays: ArrayRecord, clients: Mapping[str, int]
-    ) -> list[Message]:
-        """Ask for the summaries of a round to come, if that round will come and can be guessed."""
-        if not self._options.ride_along or not self._ride_along.may_ask(number):
+    def ask_ahead(self, round: OpenRound, arrays: ArrayRecord) -> list[Message]:
+        """Ask for the summaries of the next round, if that will come and can be guessed."""
+        number = round.number + 1
+        may_ask = self._next_try <= number <= self.last_round and self._options.ride_along
+        if self._sent is None or not may_ask:
             return []
         pre_round = self.pre_round(arrays)
-        plan = self._selector.plan(number, list(clients))
+        plan = self._selector.plan(number, list(round.clients))
         if pre_round is None or not plan.candidates:
             return []
-        candidates = {client: clients[client] for client in plan.candidates}
-        return self._ride_along.requests(pre_round, arrays, candidates, number)
+        template, before = self._sent
+        content = _guess_next_content(template.content, before, arrays)
+        if content is None:
+            return []
+        candidates = round.nodes(plan.candidates)
+        guessed = Message(content, 0, template.metadata.message_type)
+        messages = pre_round.messages(guessed, candidates, number)
+        self._ahead = _Ahead(RoundRecord(number), pre_round, content, candidates, messages)
+        return messages
 
-    def sort_out(self, replies: Iterable[Message]) -> Iterable[Message]:
+    def take_answers(self, replies: Iterable[Message]) -> list[Message]:
         """Take the answers out of the replies to an evaluation, and return the others."""
-        return self._ride_along.sort_out(replies)
+        ahead = self._ahead
+        if ahead is None:
+            return list(replies)
+        own = {message.metadata.message_id for message in ahead.messages}
+        mine: list[Message] = []
+        others: list[Message] = []
+        for reply in replies:
+            (mine if reply.metadata.reply_to_message_id in own else others).append(reply)
+        answers = sort_replies(ahead.messages, mine, "no reply in time")
+        ahead.summaries = ahead.pre_round.read(answers, ahead.candidates, ahead.record)
+        ahead.record.bytes_down["pre-round"] = _bytes(ahead.messages)
+        return others
+
+    def _misfit(self, ahead: _Ahead, round: OpenRound, template: Message) -> str | None:
+        """Return why answers are of no use to the round that has come, or None if they are."""
+        candidates = round.nodes(round.plan.candidates)
+        if round.number != ahead.record.round or candidates != dict(ahead.candidates):
+            return _OTHER_CLIENTS
+        if template.content != ahead.content:
+            return "the base strategy sends another message than was expected"
+        wanted = min(self._rule.num_selected, len(candidates))
+        if len(ahead.summaries) < max(self._options.min_summaries, wanted):
+            return f"only {len(ahead.summaries)} answered"
+        return None
+
+    def _note_misfit(self, ahead: _Ahead, misfit: str, record: RoundRecord) -> None:
+        """Note what was asked in vain.
+
+        A base strategy whose next message cannot be guessed has clients train in vain, so the more
+        misfits there were in a row, the later is the next guess.
+        """
+        record.pre_round = f"own: {misfit}"
+        record.bytes_down["pre-round unused"] = ahead.record.bytes_down["pre-round"]
+        record.bytes_up["pre-round unused"] = ahead.record.bytes_up["pre-round"]
+        if misfit == _OTHER_CLIENTS:
+            return
+        self._misfits += 1
+        self._next_try = record.round + timeouts.rounds_of_rest(self._misfits)
+        if self._misfits > 1 and not self._told:
+            self._told = True
+            log(
+                INFO,
+                "Round %d: summaries asked for ahead were of no use (%s). They are asked for "
+                "ahead again after 2, 4, ... and at most %d rounds, until they are.",
+                *(record.round, misfit, timeouts.LONGEST_REST),
+            )
+
+
+def _guess_next_content(
+    content: RecordDict, before: ArrayRecord, after: ArrayRecord
+) -> RecordDict | None:
+    """Return what a training message will hold in the next round, if all goes as usual.
+
+    None if the model is not among the records as it is.
+    """
+    if sum(record == before for record in content.array_records.values()) != 1:
+        return None
+    following = RecordDict()
+    for name, record in content.items():
+        if isinstance(record, ArrayRecord) and record == before:
+            following[name] = after
+        elif isinstance(record, ConfigRecord) and isinstance(record.get(_ROUND), int):
+            following[name] = ConfigRecord({**record, _ROUND: int(str(record[_ROUND])) + 1})
+        else:
+            following[name] = record
+    return following
+
+
+def _add_costs(ahead: RoundRecord, record: RoundRecord) -> None:
+    """Put what a pre-round noted before its round into the record of that round."""
+    record.asked, record.answered = ahead.asked, ahead.answered
+    record.rejected |= ahead.rejected
+    record.notes += ahead.notes
+    record.bytes_down |= ahead.bytes_down
+    record.bytes_up |= ahead.bytes_up
+    record.seconds["pre-round"] = 0.0
+
+
+def _bytes(messages: Iterable[Message]) -> int:
+    return sum(content_bytes(message.content) for message in messages)

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-__all__ = ["Backoff"]
+from .. import timeouts
 
-_LONGEST = 16  # rounds
+__all__ = ["Backoff"]
 
 
 class Backoff:
@@ -51,18 +51,9 @@ class Backoff:
         succeeded: Mapping[str, Collection[str]],
         empty: bool,
     ) -> None:
-        """Take note of what came of a round.
+        """Take note of what came of a round, by phase: ``"pre-round"`` and ``"training"``.
 
-        Parameters
-        ----------
-        round : int
-            The round.
-        tried : mapping of str to collection of str
-            Clients that were asked for something in the phases ``"pre-round"`` and ``"training"``.
-        succeeded : mapping of str to collection of str
-            Those whose answer, or whose update, was as it should be.
-        empty : bool
-            Whether no update was used.
+        After an empty one, in which no update was used, nobody's rest gets shorter.
         """
         self._after_empty = empty
         if not self._after_empty:
@@ -82,7 +73,7 @@ class Backoff:
     def _note_failure(self, client: str, phase: str, round: int) -> None:
         phases = self._failures.setdefault(client, {})
         phases[phase] = phases.get(phase, 0) + 1
-        self._rounds_left[client] = min(2 ** (max(phases.values()) - 1), _LONGEST)
+        self._rounds_left[client] = timeouts.rounds_of_rest(max(phases.values()))
         self._failed_in[client] = round
 
     def state(self) -> dict[str, Any]:

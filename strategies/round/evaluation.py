@@ -1,6 +1,6 @@
 """A round's evaluation: the base strategy's, on the clients that take part, in their order."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from logging import INFO
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -11,8 +11,8 @@ from flwr.serverapp.strategy import Strategy
 from ..base_strategy import least_evaluating, named_base
 from ..grids.exchange import expire, plain_reason, shortened
 from ..grids.view import GridView
-from ..record import RoundRecord
 from ..replies.metrics import CommonMetrics, Required
+from .open_round import OpenRound
 
 __all__ = ["Evaluation"]
 
@@ -20,91 +20,38 @@ _NAMED = 3  # clients in a note
 
 
 class Evaluation:
-    """The messages of one evaluation, kept until their replies come.
-
-    Parameters
-    ----------
-    base : Strategy
-        Configures and aggregates evaluations.
-    max_weight : float
-        The most that a reply's weight may be.
-
-    Attributes
-    ----------
-    common : CommonMetrics
-        Makes the replies alike.
-    """
+    """Has the base strategy evaluate a round's model; keeps its messages until the replies come."""
 
     def __init__(self, base: Strategy, max_weight: float) -> None:
         self._base = base
         self._required = Required(Required.by(base, max_weight).weighted_by, max_weight)
         self.common = CommonMetrics("evaluation")
         self._sent: list[Message] = []
-        self._clients: dict[int, str] = {}
 
     def configure(
-        self,
-        number: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        grid: Grid,
-        clients: Mapping[str, int],
-        timeout: float | None,
+        self, round: OpenRound, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Return the messages of a round's evaluation.
+        """Return the messages; none if too few clients take part, as the base would wait for more.
 
-        Parameters
-        ----------
-        number : int
-            The round.
-        arrays : ArrayRecord
-            The model.
-        config : ConfigRecord
-            For the clients.
-        grid : Grid
-            The grid.
-        clients : mapping of str to int
-            Node ids of the clients that take part, by key, in order.
-        timeout : float or None
-            Seconds for the replies, if they are known.
-
-        Returns
-        -------
-        list of Message
-            Empty if too few clients take part: the base strategy would wait for more.
+        A base strategy changes its config from round to round, so it is given here.
         """
         self._sent = []
-        self._clients = {node_id: client for client, node_id in clients.items()}
-        if len(clients) >= least_evaluating(self._base):
-            view = GridView(grid, clients.values())
-            with named_base("configure_evaluate", self._base, number):
-                self._sent = list(self._base.configure_evaluate(number, arrays, config, view))
-        if timeout is not None:  # else a wrapper's loop knows it
-            expire(self._sent, timeout)
+        if len(round.clients) >= least_evaluating(self._base):
+            view = GridView(grid, round.clients.values())
+            with named_base("configure_evaluate", self._base, round.number):
+                self._sent = list(self._base.configure_evaluate(round.number, arrays, config, view))
+        if round.timeout is not None:  # else a wrapper's loop knows it
+            expire(self._sent, round.timeout)
         return self._sent
 
-    def aggregate(
-        self, number: int, replies: Iterable[Message], history: Sequence[RoundRecord]
-    ) -> MetricRecord | None:
-        """Have the base strategy aggregate what it can, sorted by client.
+    def aggregate(self, round: OpenRound, replies: Iterable[Message]) -> MetricRecord | None:
+        """Have the base strategy aggregate the replies that it can, sorted by client.
 
-        Parameters
-        ----------
-        number : int
-            The round.
-        replies : iterable of Message
-            The replies to this evaluation's messages, and perhaps others.
-        history : sequence of RoundRecord
-            The last takes a note of the clients whose reply could not be used.
-
-        Returns
-        -------
-        MetricRecord or None
-            None if nothing was asked, or nothing can be used.
+        None if nothing was asked, or nothing can be used.
         """
         sound: dict[str, Message] = {}
         reasons: list[str] = []
-        for client, reply in self._in_order(replies).items():
+        for client, reply in self._in_order(round, replies).items():
             if reply.has_error():
                 reasons.append(f"{client}: {plain_reason(reply.error.reason)}")
                 continue
@@ -114,26 +61,24 @@ class Evaluation:
                 reasons.append(f"{client}: {shortened(str(error))}")
             else:
                 sound[client] = reply
-        notes = []
+        notes = round.record.notes
         if reasons:
             more = f"; and {len(reasons) - _NAMED} others" if len(reasons) > _NAMED else ""
             notes.append(f"evaluation: left out are {'; '.join(reasons[:_NAMED])}{more}")
-            log(INFO, "Round %d, %s", number, notes[0])
+            log(INFO, "Round %d, %s", round.number, notes[-1])
         contents = {client: reply.content for client, reply in sound.items()}
         notes += self.common.unify(contents, self._required.weighted_by)
         if reasons and not sound:
             notes.append("no client's evaluation can be used: there is none")
-        if history:
-            history[-1].notes += notes
-        if reasons and not sound:
             return None
-        with named_base("aggregate_evaluate", self._base, number):
-            return self._base.aggregate_evaluate(number, list(sound.values()))
+        with named_base("aggregate_evaluate", self._base, round.number):
+            return self._base.aggregate_evaluate(round.number, list(sound.values()))
 
-    def _in_order(self, replies: Iterable[Message]) -> dict[str, Message]:
+    def _in_order(self, round: OpenRound, replies: Iterable[Message]) -> dict[str, Message]:
         """Return the first reply of each client to these messages, in the order of clients."""
+        key_of = {node_id: client for client, node_id in round.clients.items()}
         client_of = {  # only now, for a message has no id before it is sent
-            message.metadata.message_id: self._clients.get(
+            message.metadata.message_id: key_of.get(
                 message.metadata.dst_node_id, f"node {message.metadata.dst_node_id}"
             )
             for message in self._sent
@@ -143,5 +88,5 @@ class Evaluation:
             client = client_of.get(reply.metadata.reply_to_message_id)
             if client is not None:
                 found.setdefault(client, reply)
-        known = {c: found.pop(c) for c in self._clients.values() if c in found}
+        known = {client: found.pop(client) for client in round.clients if client in found}
         return known | found

@@ -2,7 +2,7 @@
 
 import time
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -10,16 +10,18 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from pncs_flower.plain_text import in_one_line
-from pncs_flower.protocol import INTRODUCE, MARKER, NUM_EXAMPLES, PROBLEM
+from pncs_flower.protocol import INTRODUCE, MARKER, NUM_EXAMPLES, PROBLEM, client_order
 
+from .. import timeouts
+from ..errors import SelectionError, TooFewClientsError
 from ..grids.exchange import content_bytes, sort_replies
 from ..grids.polling import OpenMessages, PollingGrid
 
-__all__ = ["Answer", "Introduction", "Introductions", "NoModError", "read_introduction"]
+__all__ = ["Answer", "Introduction", "Introductions", "NoModError", "read_introduction", "too_few"]
 
 _LONGEST_KEY = 200
 _MOST_CLIENTS = 1_000_000
-_LONGEST_PROBLEM = 600
+_LONGEST_PROBLEM = _LONGEST_TEXT = 600
 # What Flower's server says by itself is no sign of life.
 _BY_SERVER = (
     ErrorCode.MESSAGE_UNAVAILABLE,
@@ -34,19 +36,7 @@ class NoModError(ValueError):
 
 @dataclass(frozen=True)
 class Introduction:
-    """What a client says of itself.
-
-    Attributes
-    ----------
-    key : str
-        Its stable key.
-    num_clients : int
-        How many clients there are; 0 if it does not say, or says what cannot be.
-    num_examples : int or None
-        How many training examples it has; None if it does not say, or says what cannot be.
-    without_examples : bool
-        Whether it says that it has none.
-    """
+    """What a client says of itself; what it does not say, or what cannot be, is 0 or None."""
 
     key: str
     num_clients: int
@@ -56,46 +46,17 @@ class Introduction:
 
 @dataclass(frozen=True)
 class Answer:
-    """One node's answer.
-
-    Attributes
-    ----------
-    node_id : int
-        The node.
-    content : RecordDict or None
-        What it sent; None if it failed.
-    failure : str
-        Why it failed.
-    by_node : bool
-        Whether the node itself has answered, and not Flower's server in its place.
-    by_app : bool
-        Whether the failure comes of the node's own app; see `Replies`.
-    """
+    """One node's answer: a content, or why there is none."""
 
     node_id: int
     content: RecordDict | None
     failure: str
-    by_node: bool
-    by_app: bool
+    by_node: bool  # and not Flower's server in its place
+    by_app: bool  # it is the node's own app that failed
 
 
 def read_introduction(content: RecordDict, max_weight: float) -> Introduction:
-    """Read an introduction.
-
-    Parameters
-    ----------
-    content : RecordDict
-        What a node sent.
-    max_weight : float
-        The most examples that a client may have.
-
-    Raises
-    ------
-    NoModError
-        If it is no introduction at all.
-    ValueError
-        If the client says that it cannot, or has no key that can be used.
-    """
+    """Read an introduction; `NoModError` if it is none, ValueError if it is of no use."""
     answer = content.config_records.get(MARKER, ConfigRecord())
     if PROBLEM in answer:
         raise ValueError(in_one_line(str(answer[PROBLEM])[:_LONGEST_PROBLEM]))
@@ -128,16 +89,6 @@ class Introductions:
 
     On Flower's own grids, a node that is slow keeps nobody from being heard. Any other grid is
     given all at once: it may do more than its parts do.
-
-    Parameters
-    ----------
-    grid : Grid
-        The grid.
-
-    Attributes
-    ----------
-    bytes_down, bytes_up : int
-        Bytes of all contents so far.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -158,7 +109,7 @@ class Introductions:
     @property
     def pause(self) -> float:
         """Seconds until it is worth while to look again."""
-        return 0.2 if self._open is None else self._open.pause()
+        return timeouts.LOOK_FOR_CLIENTS if self._open is None else self._open.pause()
 
     def ask(
         self, node_ids: Sequence[int], seconds: float, message_type: str = MessageType.TRAIN
@@ -213,3 +164,61 @@ class Introductions:
 def _own(replies: Iterable[Message]) -> list[Message]:
     """Return the replies that nodes have made themselves."""
     return [r for r in replies if r.has_content() or r.error.code not in _BY_SERVER]
+
+
+def too_few(
+    clients: Collection[str],
+    known: Sequence[str],
+    num_selected: int,
+    failures: Mapping[int, str],
+    heard: Collection[int],
+    excluded: Collection[str],
+    waited: float,
+) -> SelectionError:
+    """Return the error of a round with too few clients: some are known, some were heard."""
+    if failures and not known:
+        return _nobody_introduced(failures, heard, waited)
+    short = f"{len(clients)} clients take part, but num_selected is {num_selected}"
+    if len(known) >= num_selected:
+        left_out = [key for key in known if key in excluded]
+        refused = [key for key in known if key not in clients and key not in excluded]
+        told = "; ".join(
+            [f"eligible refuses {_some(refused)} (keys are text)"] * bool(refused)
+            + [f"left out for the rest of the run: {_some(left_out)}"] * bool(left_out)
+        )
+        remedy = "Have eligible take more of them, or lower" if refused else "Lower"
+        return TooFewClientsError(
+            f"{short}: {len(known)} are here, but {told}. {remedy} num_selected"
+        )
+    reasons = "".join(f"; node {node_id}: {why}" for node_id, why in failures.items())
+    longer = ", or wait for longer: with a larger start_timeout, and later wait_timeout"
+    return TooFewClientsError(
+        f"{short}; waited {waited:.0f} s{reasons[:_LONGEST_TEXT]}. Start more clients, or lower "
+        f"num_selected{longer if failures.keys() - set(heard) else ''}"
+    )
+
+
+def _nobody_introduced(
+    failures: Mapping[int, str], heard: Collection[int], waited: float
+) -> SelectionError:
+    answered = [node_id for node_id in failures if node_id in heard]
+    node_id = (answered or list(failures))[0]
+    of_one = f"of node {node_id}: {failures[node_id]}"
+    if not answered:
+        return SelectionError(
+            f"none of the {len(failures)} clients that are connected has answered in {waited:.0f} "
+            f"s; {of_one}. They are still starting (large imports, few CPUs) or hang: their own "
+            "log says more. A larger start_timeout waits for longer"
+        )
+    starting = len(failures) - len(answered)
+    others = f", and {starting} of them have not answered yet" if starting else ""
+    return SelectionError(
+        f"none of the {len(failures)} clients could introduce itself in {waited:.0f} s{others}; "
+        f"{of_one}"
+    )
+
+
+def _some(keys: Sequence[str]) -> str:
+    """Return the first of some keys as text."""
+    first = ", ".join(repr(key) for key in sorted(keys, key=client_order)[:3])
+    return first + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")

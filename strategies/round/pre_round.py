@@ -1,8 +1,7 @@
-"""The pre-round: ask the candidates for a summary, and read what can be used."""
+"""What candidates are asked for in a pre-round, and what of their answers can be used."""
 
 import math
 import secrets
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from logging import INFO
@@ -10,11 +9,11 @@ from logging import INFO
 import numpy as np
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.common import log
-from flwr.serverapp import Grid
 
 from pncs_flower.protocol import SUMMARIZE, TICKET, SummaryRequest
 
-from ..grids.exchange import Replies, content_bytes, exchange, marked, message_like, shortened
+from ..grids.exchange import Replies, marked, message_like, shortened
+from ..options import CheckedOptions
 from ..record import RoundRecord
 from ..replies.arrays import SummaryDecoder, decode_loss
 
@@ -25,46 +24,22 @@ _NAMED = 5  # clients in a note
 
 @dataclass(frozen=True)
 class PreRound:
-    """What is asked for, and how an answer is read.
+    """What is asked for, and how an answer is read."""
 
-    Attributes
-    ----------
-    request : SummaryRequest
-        What each candidate is asked for; a sketch by share of an update is fitted to the model.
-    decode : callable
-        Reads an answer, or raises ValueError.
-    seed : int
-        The strategy's seed, which sketches depend on.
-    timeout : float
-        Seconds to wait for the answers.
-    ticket : str
-        Names this pre-round and no other, also not one of the same round whose answers are of no
-        use. Drawn by the system: nothing is computed from it.
-    """
-
-    request: SummaryRequest
+    request: SummaryRequest  # a sketch by share of an update is fitted to the model
     decode: Callable[[RecordDict], dict[str, np.ndarray]]
     seed: int
     timeout: float
+    # Names this pre-round and no other, also not one of the same round whose answers are of no
+    # use. Drawn by the system: nothing is computed from it.
     ticket: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @classmethod
     def for_model(
-        cls,
-        request: SummaryRequest,
-        arrays: ArrayRecord,
-        seed: int,
-        timeout: float,
-        max_bytes: int | None = None,
+        cls, request: SummaryRequest, arrays: ArrayRecord, options: CheckedOptions
     ) -> "PreRound":
-        """Return the pre-round for a model.
-
-        Raises
-        ------
-        ValueError
-            If the model has no such layer; the message lists those that exist. Or if a summary
-            would take more than ``max_bytes``, or a loss is asked for of an empty model.
-        """
+        """Return the pre-round for a model, or raise ValueError if it cannot be held with it."""
+        seed, timeout, max_bytes = options.seed, options.summary_timeout, options.max_summary_bytes
         if request.kind == "loss":
             if not any(math.prod(array.shape) for array in arrays.values()):
                 raise ValueError(
@@ -84,41 +59,17 @@ class PreRound:
             )
         return cls(replace(request, sketch=decoder.sketch.spec), decoder.decode, seed, timeout)
 
-    def ask(
-        self, grid: Grid, template: Message, candidates: Mapping[str, int], record: RoundRecord
-    ) -> dict[str, dict[str, np.ndarray]]:
-        """Ask candidates for their summaries.
-
-        Parameters
-        ----------
-        grid : Grid
-            The grid.
-        template : Message
-            The training message of the base strategy.
-        candidates : mapping of str to int
-            Node ids of the clients to ask, by key.
-        record : RoundRecord
-            Takes who was asked, who answered, who was rejected and why, bytes and seconds.
-
-        Returns
-        -------
-        dict of str to dict of str to np.ndarray
-            The summaries that can be used, by client, in the order of ``candidates``.
-        """
-        start = time.monotonic()
-        messages = self.messages(template, candidates, record.round)
-        replies = exchange(grid, messages, self.timeout)
-        record.bytes_down["pre-round"] = sum(content_bytes(m.content) for m in messages)
-        summaries = self.read(replies, candidates, record)
-        record.seconds["pre-round"] = time.monotonic() - start
-        return summaries
+    @property
+    def keeps_update(self) -> bool:
+        """Whether those that answer have trained, and keep the update."""
+        return self.request.kind == "update"
 
     def messages(
-        self, template: Message, candidates: Mapping[str, int], round: int
+        self, template: Message, candidates: Mapping[str, int], number: int
     ) -> list[Message]:
-        """Return the request to each candidate."""
+        """Return the request to each candidate, made of the base strategy's training message."""
         marker = {
-            "round": round,
+            "round": number,
             "seed": self.seed,
             TICKET: self.ticket,
             **self.request.to_config(),

@@ -4,28 +4,28 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from logging import INFO, WARNING
 
 from flwr.app import MessageType
 from flwr.common import log
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.protocol import client_order
 
+from .. import timeouts
+from ..base_strategy import check_evaluation, least_evaluating
 from ..errors import SelectionError
 from ..grids.exchange import NOT_LOADED
 from ..grids.polling import is_simulated
 from ..record import RoundRecord
-from .introductions import Answer, Introductions, NoModError, read_introduction
-from .too_few import too_few
+from .introductions import Answer, Introductions, NoModError, read_introduction, too_few
+from .open_round import OpenRound
+from .training import find_message_type
 
 __all__ = ["Roster"]
 
-_POLL = 0.2
-_RETRY = 10.0  # seconds until a node that failed is asked again, while clients are missing
-_AGAIN = 3.0  # ... while no answer gives hope
-_TOLD = 30.0  # seconds between two lines of the log on who is waited for
-_LONGEST_REST = 16  # rounds
 # What Flower says of an app whose functions all have names of their own.
 _NO_FUNCTION = "No train function registered"
 _NO_MOD = (
@@ -38,32 +38,7 @@ class Roster:
     """Keeps track of the clients that are online and of who they are.
 
     Node ids are drawn anew in each run and say nothing, so each node is asked once for its key
-    before it can be chosen.
-
-    Parameters
-    ----------
-    min_clients : int or None
-        Wait for this many clients before the first round, eligible or not. If None, clients of a
-        simulation say how many there are; of a deployment, there need to be enough for one round.
-    wait_timeout : float
-        Seconds to wait for clients, from the first answer of any client on, once there are enough
-        for a round or none is silent that is connected.
-    eligible : callable or None
-        ``eligible(key) -> bool``: clients that may take part at all.
-    start_timeout : float (default: 600.0)
-        Seconds to wait, from the start on, for the first answers of connected nodes while too few
-        for a round have answered.
-    max_weight : float (default: 1e9)
-        The most training examples that a client may say to have.
-
-    Attributes
-    ----------
-    num_examples : dict of str to float
-        How many training examples clients have, of those that say so.
-    without_examples : set of str
-        Clients that say to have no training example.
-    excluded : dict of str to str
-        Clients left out for the rest of the run, with the reason.
+    before it can be chosen. The arguments are the options of these names.
     """
 
     def __init__(
@@ -71,7 +46,7 @@ class Roster:
         min_clients: int | None,
         wait_timeout: float,
         eligible: Callable[[str], bool] | None,
-        start_timeout: float = 600.0,
+        start_timeout: float = timeouts.START,
         max_weight: float = 1e9,
     ) -> None:
         self._min_clients = min_clients
@@ -81,9 +56,9 @@ class Roster:
         self._max_weight = max_weight
         self._key_of_node: dict[int, str] = {}
         self._declared: dict[str, int] = {}  # how many clients there are, in the words of each
-        self.num_examples: dict[str, float] = {}
-        self.without_examples: set[str] = set()
-        self.excluded: dict[str, str] = {}
+        self.num_examples: dict[str, float] = {}  # of those that say it
+        self.without_examples: set[str] = set()  # that say so
+        self.excluded: dict[str, str] = {}  # for the rest of the run, with the reason
         self._complete_once = False
         self._first_answer: float | None = None
         self._message_type: str = MessageType.TRAIN
@@ -93,6 +68,24 @@ class Roster:
         self._failed: dict[int, int] = {}
         self._next_try: dict[int, int] = {}
 
+    def meet(self, round: OpenRound, base: Strategy, num_selected: int) -> None:
+        """Have the clients of a round, for itself and for the base strategy's evaluation.
+
+        Too few for the latter are an error in the first round; later, clients may have left.
+        """
+        evaluating = least_evaluating(base)
+        round.clients = self.update(
+            round.grid,
+            num_selected,
+            round.record,
+            evaluating,
+            partial(find_message_type, round, base),
+        )
+        if round.number == 1:
+            check_evaluation(base, len(round.clients))
+        elif len(round.clients) < evaluating:  # noted now, before the record is written
+            round.record.notes.append("too few clients are left for an evaluation: there is none")
+
     def update(
         self,
         grid: Grid,
@@ -101,34 +94,12 @@ class Roster:
         evaluating: int = 0,
         message_type: Callable[[list[int]], str] | None = None,
     ) -> dict[str, int]:
-        """Wait for clients, meet the new ones, and return those that take part.
+        """Wait for clients, meet the new ones, and return those that take part: their nodes by key.
 
-        Parameters
-        ----------
-        grid : Grid
-            The grid.
-        num_selected : int
-            How many clients a round needs at least.
-        record : RoundRecord
-            Takes the clients, the introductions that failed, bytes and seconds.
-        evaluating : int (default: 0)
-            How many clients the base strategy evaluates on; they are waited for once, at the start.
-        message_type : callable, optional (default: None)
-            ``message_type(node_ids) -> str``: the type of the base strategy's training messages.
-            Asked, once, if no node has a train function without a name: only a message that some
-            function is there for reaches a mod.
-
-        Returns
-        -------
-        dict of str to int
-            Node id of each client, by key, in the order of keys.
-
-        Raises
-        ------
-        TooFewClientsError
-            If there are still fewer than ``num_selected`` clients when the time is up.
-        SelectionError
-            If nobody could be introduced.
+        ``evaluating`` clients are waited for at the start, as the base strategy evaluates on them.
+        ``message_type(node_ids)`` tells the type of the base strategy's training messages. It is
+        asked, once, if no node has a train function without a name: only a message that some
+        function is there for reaches a mod.
         """
         start = told = time.monotonic()
         asking = Introductions(grid)
@@ -179,10 +150,10 @@ class Roster:
             left = self._deadline(start, online, num_selected) - now
             if left <= 0:
                 break
-            if now - told > (_TOLD if told > start else 1.0):
+            if now - told > (timeouts.TELL_OF_WAITING if told > start else 1.0):
                 told = now
                 self._tell_of_waiting(online, asking.waiting, num_selected, evaluating)
-            time.sleep(min(left, asking.pause if asking.waiting else _POLL))
+            time.sleep(min(left, asking.pause if asking.waiting else timeouts.LOOK_FOR_CLIENTS))
         silent = asking.end(start)
         failures |= silent
         self._note_failures(failures, untold.union(silent), record.round)
@@ -265,7 +236,7 @@ class Roster:
         that never answers would cost `wait_timeout` in each.
         """
         now = time.monotonic()
-        pause = _AGAIN if soon else _RETRY
+        pause = timeouts.RETRY_IN_VAIN if soon else timeouts.RETRY
         return {
             node_id
             for node_id in online - self._key_of_node.keys()
@@ -281,7 +252,7 @@ class Roster:
             if node_id not in self._failed:
                 log(WARNING, "Node %d takes no part for now: %s", node_id, failures[node_id])
             times = self._failed[node_id] = self._failed.get(node_id, 0) + 1
-            self._next_try[node_id] = number + min(2 ** (times - 1), _LONGEST_REST)
+            self._next_try[node_id] = number + timeouts.rounds_of_rest(times)
 
     def _tell_of_waiting(
         self, online: set[int], silent: set[int], num_selected: int, evaluating: int
@@ -293,10 +264,6 @@ class Roster:
             self._wanted(num_selected, evaluating),
             f"; {len(silent)} are connected and still starting: no answer yet" if silent else "",
         )
-
-    def exclude(self, client: str, reason: str) -> None:
-        """Leave a client out for the rest of the run."""
-        self.excluded[client] = reason
 
     def _meet(self, answer: Answer, online: set[int]) -> str | None:
         """Take up a client, or return the reason why not."""

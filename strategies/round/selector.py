@@ -1,82 +1,90 @@
-"""Carries a rule from round to round: the queue in front of it, and the state behind it."""
+"""The choice: the rule behind the Age-of-Update queue, and what both remember."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
+from logging import WARNING
 from typing import Any
+
+from flwr.common import log
 
 from pncs_flower.protocol import NUM_EXAMPLES, client_order
 from pncs_flower.queue import AgeOfUpdateQueue
 
-from ..errors import named
+from ..errors import NoSummariesError, named
+from ..options import CheckedOptions
 from ..record import RoundRecord
 from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 from .backoff import Backoff
+from .open_round import OpenRound, Plan
+from .roster import Roster
 
-__all__ = ["Plan", "Selector"]
+__all__ = ["Selector", "choose"]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Who may be chosen in a round, and who is to be asked.
+def choose(
+    round: OpenRound,
+    selector: "Selector",
+    options: CheckedOptions,
+    history: Sequence[RoundRecord],
+) -> Choice:
+    """Choose among the clients whose summaries came; by waiting time where too few came."""
+    plan, rule, record = round.plan, selector.rule, round.record
+    with round.timed("selection"):
+        asked = set(plan.candidates)
+        offered = [client for client in plan.now.available if client in round.summaries]
+        if rule.chooses_unasked:
+            offered += [client for client in plan.now.available if client not in asked]
+        if asked and len(offered) < options.min_summaries:
+            selector.note_asked(plan)
+            choice = _without_summaries(round, len(offered), options, history)
+        else:
+            choice = selector.choose(plan, round.summaries)
+            if len(choice.clients) < rule.num_selected:
+                record.notes.append(
+                    f"of the {len(asked)} clients asked, {len(offered)} answered and may "
+                    f"be chosen, so {len(choice.clients)} are in place of {rule.num_selected}"
+                )
+    round.choice = choice
+    record.chosen = list(choice.clients)
+    record.chosen_by_layer = {
+        layer: sorted(clients, key=client_order) for layer, clients in choice.by_layer.items()
+    }
+    record.mean_similarity, record.optimal = choice.mean_similarity, choice.optimal
+    return choice
 
-    Attributes
-    ----------
-    now : Round
-        The round as the rule sees it.
-    candidates : tuple of str
-        Clients to ask in the pre-round; empty if the rule asks nobody.
-    cooling : tuple of str
-        Clients that the queue holds back.
-    released : tuple of str
-        Clients that leave the queue early, because too few others are left.
-    backing_off : tuple of str
-        Clients that failed and step back: they are neither asked nor chosen.
-    returned : tuple of str
-        Clients that would step back, but are needed, because even with those released too few
-        others are left.
-    """
 
-    now: Round
-    candidates: tuple[str, ...]
-    cooling: tuple[str, ...]
-    released: tuple[str, ...]
-    backing_off: tuple[str, ...] = ()
-    returned: tuple[str, ...] = ()
-
-    def note(self, record: RoundRecord) -> None:
-        """Put into a round's record who is held back, and who is not although it should be."""
-        record.cooling, record.released = list(self.cooling), list(self.released)
-        record.backing_off = list(self.backing_off)
-        if self.released:
-            record.notes.append(
-                f"too few clients were free, so {', '.join(self.released)} left the queue early"
-            )
-        if self.returned:
-            record.notes.append(
-                f"too few others are left, so {', '.join(self.returned)} may be chosen in spite of "
-                "earlier failures"
-            )
+def _without_summaries(
+    round: OpenRound, answers: int, options: CheckedOptions, history: Sequence[RoundRecord]
+) -> Choice:
+    """Choose the longest waiting, unless it is plain that no summary will ever come."""
+    now, record = round.plan.now, round.record
+    what = (
+        f"{answers} of the {len(round.plan.candidates)} clients asked in round {now.number} "
+        f"sent a summary that can be used, fewer than min_summaries = {options.min_summaries}"
+    )
+    failed = record.reasons("pre-round")
+    for client, reason in list(failed.items())[:1]:
+        what += f"; client {client}: {reason}"
+    never = not any(earlier.answered for earlier in history)
+    if never or options.on_too_few_summaries == "stop":
+        raise NoSummariesError(what)
+    record.notes.append(f"{what}. The longest waiting are chosen")
+    log(WARNING, "%s. The longest waiting are chosen.", what)
+    order = sorted(now.available, key=lambda client: client in failed)  # stable
+    return Choice(tuple(sorted(order[: now.num_selected], key=client_order)))
 
 
 class Selector:
-    """A selection rule with an Age-of-Update queue in front, and what both remember.
-
-    Parameters
-    ----------
-    rule : SelectionRule
-        The rule.
-    queue_length : int
-        Length of the queue in clients; 0 holds nobody back.
-    seed : int
-        Seed of all choices.
-    """
+    """A selection rule with an Age-of-Update queue in front, and what both remember."""
 
     def __init__(self, rule: SelectionRule, queue_length: int, seed: int) -> None:
-        self._rule = rule
+        self.rule = rule
         self._seed = seed
+        self._queue_length = queue_length
+        self._told = False
         self._queue = AgeOfUpdateQueue(queue_length, rule.num_selected)
         self._backoff = Backoff()
         self._state: RuleState = rule.initial_state()
@@ -86,6 +94,44 @@ class Selector:
         self._doubted: set[str] = set()
         self._last_chosen: dict[str, int] = {}
         self._last_asked: dict[str, int] = {}
+
+    def open(self, round: OpenRound, roster: Roster) -> None:
+        """Plan a round for the clients on the roster."""
+        self._tell_what_has_no_effect(round.number, len(round.clients) + len(roster.excluded))
+        self.learn_sizes(roster.num_examples)
+        self.note_without_examples(roster.without_examples, round.number)
+        round.plan = self.plan(round.number, list(round.clients))
+        round.plan.note(round.record)
+        if not round.plan.candidates:
+            round.pre_round = None  # a rule may ask in some rounds only
+
+    def close(self, round: OpenRound, used: Mapping[str, Metrics], sound: Collection[str]) -> None:
+        """Take note of what came of a round in which somebody was chosen."""
+        record = round.record
+        if record.chosen:
+            self.observe(round.plan, record.chosen, used)
+            self.end_round(round.plan, record.answered, round.sent, sound, not record.delivered)
+
+    def _tell_what_has_no_effect(self, number: int, num_clients: int) -> None:
+        """Log, once a run, that there is nothing to choose or that nobody ever rests."""
+        num_selected, queue_length = self.rule.num_selected, self._queue_length
+        if number == 1 and 0 < queue_length < num_selected:
+            log(
+                WARNING,
+                "queue_length is %d and num_selected is %d: a client rests for queue_length / "
+                "num_selected rounds, which is less than one, so nobody ever rests. For two rounds "
+                "of rest use queue_length=%d",
+                *(queue_length, num_selected, 2 * num_selected),
+            )
+        if num_clients <= num_selected and not self._told:
+            self._told = True
+            log(
+                WARNING,
+                "num_selected is %d and %d clients take part, so all are chosen in each round: "
+                "there is nothing to choose. (flwr run simulates 2 clients unless it is told "
+                "otherwise, as by --federation-config num-supernodes=10)",
+                *(num_selected, num_clients),
+            )
 
     def learn_sizes(self, num_examples: Mapping[str, float]) -> None:
         """Note how many examples clients say to have; what came with an update counts for more.
@@ -99,27 +145,14 @@ class Selector:
         self._backoff.note_without_examples(sorted(clients, key=client_order), number)
 
     def plan(self, number: int, clients: Sequence[str]) -> Plan:
-        """Plan a round.
-
-        Parameters
-        ----------
-        number : int
-            The round, from 1.
-        clients : sequence of str
-            Keys of the clients that take part; at least as many as the rule selects.
-
-        Returns
-        -------
-        Plan
-            Who may be chosen and who is to be asked.
-        """
+        """Plan a round for the clients that take part."""
         ordered = sorted(clients, key=client_order)
         failed = self._backoff.holds_back(ordered)
         cooling = set(ordered).difference(self._queue.available(ordered, number))
         free = set(ordered).difference(cooling, failed)
         # By their last turn, not by their last update: a client that failed has had its turn.
         turn = self._last_chosen
-        missing = max(0, self._rule.num_selected - len(free))
+        missing = max(0, self.rule.num_selected - len(free))
         held = [client for client in ordered if client in cooling and client not in failed]
         released = self._queue.longest_waiting(held, missing)
         returned = failed[: missing - len(released)]
@@ -128,7 +161,7 @@ class Selector:
         now = Round(
             number=number,
             seed=self._seed,
-            num_selected=self._rule.num_selected,
+            num_selected=self.rule.num_selected,
             available=tuple(available),
             last_rounds={client: turn.get(client, 0) for client in available},
             num_examples={
@@ -140,7 +173,7 @@ class Selector:
         )
         backing_off = tuple(client for client in ordered if client in failed and client not in may)
         asked: tuple[str, ...] = ()
-        if self._rule.request:
+        if self.rule.request:
             others = tuple(client for client in ordered if client not in backing_off)
             asked = self._candidates(replace(now, clients=others))
         return Plan(
@@ -157,15 +190,7 @@ class Selector:
         self._last_asked |= dict.fromkeys(plan.candidates, plan.now.number)
 
     def choose(self, plan: Plan, summaries: Mapping[str, Summary]) -> Choice:
-        """Have the rule choose, among those that answered if any were asked.
-
-        Raises
-        ------
-        ValueError
-            If the rule chooses other clients, or another number of them, than it was offered.
-        TypeError
-            If what it returns is no `Choice`.
-        """
+        """Have the rule choose, among those that answered if any were asked."""
         self.note_asked(plan)
         asked = set(plan.candidates)
         offered = tuple(
@@ -173,7 +198,7 @@ class Selector:
             for client in plan.now.available
             if not asked
             or client in summaries
-            or (client not in asked and self._rule.chooses_unasked)
+            or (client not in asked and self.rule.chooses_unasked)
         )
         now = replace(
             plan.now,
@@ -184,25 +209,25 @@ class Selector:
         order = (*offered, *sorted(summaries.keys() - set(offered), key=client_order))
         answers = {client: summaries[client] for client in order if client in summaries}
         with self._named("select", now):
-            choice = self._rule.select(self._state, now, answers)
+            choice = self.rule.select(self._state, now, answers)
         if not isinstance(choice, Choice):
-            raise TypeError(f"select of the rule {self._rule} returned {choice!r}, want a Choice")
+            raise TypeError(f"select of the rule {self.rule} returned {choice!r}, want a Choice")
         for chosen in choice.by_layer.values() if choice.by_layer else (choice.clients,):
             clients = set(chosen)
             if len(chosen) != now.num_selected or not clients <= set(offered):
                 raise ValueError(
-                    f"the rule {self._rule} chose {list(chosen)} in round {now.number}, but must "
+                    f"the rule {self.rule} chose {list(chosen)} in round {now.number}, but must "
                     f"choose {now.num_selected} different clients of {list(offered)}"
                 )
             if len(clients) != len(chosen):
-                raise ValueError(f"the rule {self._rule} chose a client twice: {list(chosen)}")
+                raise ValueError(f"the rule {self.rule} chose a client twice: {list(chosen)}")
         clients = {*choice.clients, *chain.from_iterable(choice.by_layer.values())}
         if choice.state is not None:
             self._state = self._checked_state(choice.state, "select")
         similarity = choice.mean_similarity
         if similarity is not None and not math.isfinite(similarity):
             raise ValueError(
-                f"the rule {self._rule} gave the mean_similarity {similarity} in round "
+                f"the rule {self.rule} gave the mean_similarity {similarity} in round "
                 f"{now.number}, but it must be finite, or None"
             )
         return replace(
@@ -222,7 +247,7 @@ class Selector:
             if metrics.get(NUM_EXAMPLES, 0) > 0
         }
         with self._named("observe", plan.now):
-            state = self._rule.observe(self._state, plan.now, delivered)
+            state = self.rule.observe(self._state, plan.now, delivered)
         self._state = self._checked_state(state, "observe")
 
     def end_round(
@@ -233,21 +258,7 @@ class Selector:
         sound: Collection[str],
         empty: bool,
     ) -> None:
-        """Take note of who failed, and steps back from now on.
-
-        Parameters
-        ----------
-        plan : Plan
-            The round's plan: whom it asked.
-        answered : collection of str
-            Clients whose summary could be used.
-        trained : collection of str
-            Clients that were asked for their full update.
-        sound : collection of str
-            Those whose update was as it should be.
-        empty : bool
-            Whether no update was used: nothing has changed for the rule.
-        """
+        """Take note of who failed in which phase, and steps back from now on."""
         self._doubted |= set(trained).difference(sound)
         self._doubted -= set(sound)
         self._backoff.end_round(
@@ -283,10 +294,10 @@ class Selector:
 
     def _candidates(self, now: Round) -> tuple[str, ...]:
         with self._named("candidates", now):
-            asked = tuple(self._rule.candidates(self._state, now))
+            asked = tuple(self.rule.candidates(self._state, now))
         if len(set(asked)) < len(asked) or not set(asked) <= set(now.clients):
             raise ValueError(
-                f"the rule {self._rule} asks {list(asked)} in round {now.number}, but must ask "
+                f"the rule {self.rule} asks {list(asked)} in round {now.number}, but must ask "
                 f"different clients of {list(now.clients)}"
             )
         return asked
@@ -294,10 +305,10 @@ class Selector:
     def _checked_state(self, state: RuleState, function: str) -> RuleState:
         if not isinstance(state, Mapping):
             raise TypeError(
-                f"{function} of the rule {self._rule} returned the state {state!r}, want a mapping "
+                f"{function} of the rule {self.rule} returned the state {state!r}, want a mapping "
                 "of names to JSON values and NumPy arrays"
             )
         return state
 
     def _named(self, function: str, now: Round) -> AbstractContextManager[None]:
-        return named(function, f"the rule {self._rule}", now.number)
+        return named(function, f"the rule {self.rule}", now.number)

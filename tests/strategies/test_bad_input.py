@@ -24,8 +24,8 @@ from pncs_flower.strategies import (
     SelectionStrategy,
     TooFewClientsError,
     UniformSelection,
+    timeouts,
 )
-from pncs_flower.strategies.grids import view
 from pncs_flower.strategies.rules.uniform import UniformRule
 
 
@@ -111,8 +111,8 @@ def test_base_that_would_wait_for_ever_inside_a_wrapper():
 
 
 def test_base_that_waits_without_saying_so_is_stopped(monkeypatch):
-    monkeypatch.setattr(view, "_LOOKS", 1)  # Flower looks once in a second
-    monkeypatch.setattr(view, "_PATIENCE", 0.5)
+    monkeypatch.setattr(timeouts, "BASE_LOOKS", 1)  # Flower looks once in a second
+    monkeypatch.setattr(timeouts, "BASE_PATIENCE", 0.5)
 
     class Patient(FedAvg):
         def configure_train(self, server_round, arrays, config, grid):

@@ -25,8 +25,8 @@ from pncs_flower.strategies import (
     PowerOfChoice,
     SelectionError,
     UniformSelection,
+    timeouts,
 )
-from pncs_flower.strategies.round import roster
 
 ROUNDS, CLIENTS = 3, 5
 
@@ -37,7 +37,7 @@ FIRST = r"ClientApp\(mods=\[summary_mod, \.\.\.\]\)"
 @pytest.fixture(autouse=True)
 def _short_pause(monkeypatch):
     """A node that gives no hope is asked again soon."""
-    monkeypatch.setattr(roster, "_AGAIN", 0.1)
+    monkeypatch.setattr(timeouts, "RETRY_IN_VAIN", 0.1)
 
 
 def run(app: ClientApp, base=None, kind=PNCS, grid=InProcessGrid, **options):

@@ -18,10 +18,10 @@ from pncs_flower.strategies import (
     SelectionError,
     SelectionStrategy,
     TooFewClientsError,
+    timeouts,
 )
 from pncs_flower.strategies.grids.polling import PollingGrid
 from pncs_flower.strategies.record import RoundRecord
-from pncs_flower.strategies.round import roster
 from pncs_flower.strategies.round.roster import Roster
 from pncs_flower.strategies.rules import GradientMemoryRule
 
@@ -31,7 +31,7 @@ NEVER = 1e9
 @pytest.fixture(autouse=True)
 def _short_pause(monkeypatch):
     """A node that gives no hope is asked again soon."""
-    monkeypatch.setattr(roster, "_AGAIN", 0.2)
+    monkeypatch.setattr(timeouts, "RETRY_IN_VAIN", 0.2)
 
 
 FIRST = r"ClientApp\(mods=\[summary_mod, \.\.\.\]\)"

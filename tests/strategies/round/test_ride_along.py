@@ -8,8 +8,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx
 from pncs_flower.clients import SummaryMod, summary_mod
 from pncs_flower.protocol import MARKER
 from pncs_flower.simulations.run.in_process import InProcessGrid
-from pncs_flower.strategies import PNCS, GradientMemory, UniformSelection
-from pncs_flower.strategies.round import ride_along as module
+from pncs_flower.strategies import PNCS, GradientMemory, UniformSelection, timeouts
 
 ROUNDS, CLIENTS = 8, 7
 
@@ -83,7 +82,7 @@ def tries(strategy):
 def test_base_strategy_that_changes_its_message_is_right_and_guessed_at_less_and_less(
     caplog, monkeypatch
 ):
-    monkeypatch.setattr(module, "_LONGEST_REST", 4)
+    monkeypatch.setattr(timeouts, "LONGEST_REST", 4)
     caplog.set_level("INFO", logger="flwr")
     rounds = 18
     ahead, result, _ = run(base=Halving(), rounds=rounds)

@@ -9,9 +9,8 @@ from flwr.serverapp.strategy import FedAvg
 from pncs_flower.clients import summary_mod
 from pncs_flower.protocol import MARKER
 from pncs_flower.simulations.run.in_process import InProcessGrid
-from pncs_flower.strategies import PNCS, SelectionError, TooFewClientsError
+from pncs_flower.strategies import PNCS, SelectionError, TooFewClientsError, timeouts
 from pncs_flower.strategies.record import RoundRecord
-from pncs_flower.strategies.round import roster as module
 from pncs_flower.strategies.round.roster import Roster
 
 
@@ -193,7 +192,7 @@ def test_nodes_that_cannot_be_used_do_not_end_the_wait_for_others(caplog):
 
 
 def test_a_client_that_fails_once_is_asked_again_while_it_is_needed(monkeypatch):
-    monkeypatch.setattr(module, "_RETRY", 0.1)
+    monkeypatch.setattr(timeouts, "RETRY", 0.1)
     mod = Introductions("site-0", times=1)
     grid = unnamed(InProcessGrid(numpy_app.make_app(mod, summary_mod), 2))
     assert list(roster().update(grid, 2, RoundRecord(1))) == ["site-0", "site-1"]

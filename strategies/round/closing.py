@@ -1,0 +1,83 @@
+"""The end of a round's training: check what was delivered, and have the base aggregate it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.serverapp.strategy import Strategy
+
+from ..options import CheckedOptions
+from ..record import RoundRecord
+from ..replies.aggregation import aggregate
+from ..replies.layers import share_layers
+from ..replies.metrics import CommonMetrics
+from ..replies.other_forms import OtherForms
+from ..replies.updates import Delivery, SketchCheck, UpdateChecks
+from ..rule import Metrics
+from .open_round import OpenRound
+
+__all__ = ["Closing", "Outcome"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a round's training."""
+
+    arrays: ArrayRecord | None
+    metrics: MetricRecord | None
+    used: Mapping[str, Metrics]  # the numbers that came with each update in the new model
+    sound: Sequence[str]  # clients whose update was as it should be
+    liars: Mapping[str, str]  # clients whose sketch is not that of their update, and why
+
+
+class Closing:
+    """Drops the updates that cannot be used, and has the base strategy aggregate the others."""
+
+    def __init__(
+        self, base: Strategy, options: CheckedOptions, history: Sequence[RoundRecord]
+    ) -> None:
+        self._base = base
+        self._options = options
+        self._history = history
+        self._other_forms = OtherForms(base)
+        self.common = CommonMetrics("training")
+
+    def close(self, round: OpenRound, received: list[Message]) -> Outcome:
+        """Sort out the replies and aggregate; the record takes who delivered and the rest."""
+        record, options = round.record, self._options
+        checks = UpdateChecks.for_base(
+            self._base, round.model, self.common, options.max_weight, options.clip_norm
+        )
+        delivery = checks.sort_out(round.sent, received, record, self._sketches(round))
+        self._other_forms.check(delivery.others, self._history)
+        sound, liars = list(delivery.metrics), delivery.liars
+        if 0 < len(delivery.messages) < options.min_updates:
+            record.notes.append(
+                f"{len(delivery.messages)} updates are fewer than min_updates = "
+                f"{options.min_updates}, so they are not used"
+            )
+            record.delivered.clear()
+            delivery = Delivery([], {}, {})
+        record.notes += share_layers(
+            delivery, record.chosen_by_layer, checks.weights, checks.weighted_by
+        )
+        arrays, metrics, problem = aggregate(
+            self._base, round.number, delivery.messages, round.model
+        )
+        used = delivery.metrics
+        if problem is not None:
+            record.notes.append(problem)
+            sound, used = [], {}  # one of these is to blame, so all of them step back
+        if arrays is None:
+            record.notes.append("no new model came out of this round: the last one is kept")
+        return Outcome(arrays, metrics, used, sound, liars)
+
+    def _sketches(self, round: OpenRound) -> SketchCheck | None:
+        """Return what the updates are compared with, if they are."""
+        if not self._options.verify_sketches or round.pre_round is None:
+            return None
+        if not round.pre_round.keeps_update:
+            return None
+        return SketchCheck(
+            round.pre_round.request, round.summaries, self._options.seed, round.number
+        )

@@ -1,0 +1,85 @@
+"""A round that is under way: what each phase finds, and what it leaves for the next."""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
+
+from ..record import RoundRecord
+from ..replies.model import Model
+from ..rule import Choice, Round, Summary
+from .pre_round import PreRound
+
+__all__ = ["OpenRound", "Plan"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who may be chosen in a round, and who is to be asked."""
+
+    now: Round
+    candidates: tuple[str, ...]  # to ask in the pre-round; empty if the rule asks nobody
+    cooling: tuple[str, ...]  # held back by the queue
+    released: tuple[str, ...]  # from the queue, because too few others are left
+    backing_off: tuple[str, ...] = ()  # have failed: neither asked nor chosen
+    returned: tuple[str, ...] = ()  # have failed, but even with those released too few are left
+
+    def note(self, record: RoundRecord) -> None:
+        """Put into a round's record who is held back, and who is not although it should be."""
+        record.cooling, record.released = list(self.cooling), list(self.released)
+        record.backing_off = list(self.backing_off)
+        if self.released:
+            record.notes.append(
+                f"too few clients were free, so {', '.join(self.released)} left the queue early"
+            )
+        if self.returned:
+            record.notes.append(
+                f"too few others are left, so {', '.join(self.returned)} may be chosen in spite of "
+                "earlier failures"
+            )
+
+
+@dataclass
+class OpenRound:
+    """One round, from the call that opens it to the evaluation of its model."""
+
+    # Given.
+    record: RoundRecord
+    arrays: ArrayRecord
+    config: ConfigRecord
+    grid: Grid
+    timeout: float | None  # for replies, if it is known: a wrapper's loop has its own
+    model: Model
+    pre_round: PreRound | None  # what is asked for; None if nobody is asked
+    # Met: node ids by key, in the order of keys.
+    clients: dict[str, int] = field(default_factory=dict)
+    # The base strategy's training messages, made once a round.
+    configured: list[Message] = field(default_factory=list)
+    # Planned, asked and chosen.
+    plan: Plan = field(init=False)
+    summaries: Mapping[str, Summary] = field(default_factory=dict)
+    choice: Choice | None = None
+    # Sent to each chosen client; in full, if it has lost the update that it kept.
+    sent: dict[str, Message] = field(default_factory=dict)
+    whole: dict[str, Message] = field(default_factory=dict)
+    sent_at: float = 0.0
+    trained: bool = False
+
+    @property
+    def number(self) -> int:
+        """The round, from 1."""
+        return self.record.round
+
+    def nodes(self, clients: Iterable[str]) -> dict[str, int]:
+        """Return the node ids of some clients, by key."""
+        return {client: self.clients[client] for client in clients}
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Note the seconds of a phase in the record."""
+        start = time.monotonic()
+        yield
+        self.record.seconds[phase] = time.monotonic() - start
