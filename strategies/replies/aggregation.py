@@ -20,30 +20,10 @@ _MEMORY = (*_MOMENTS, "current_arrays")
 def aggregate(
     base: Strategy, number: int, messages: list[Message], model: Model
 ) -> tuple[ArrayRecord | None, MetricRecord | None, str | None]:
-    """Have the base strategy aggregate the updates of a round.
+    """Have the base strategy aggregate sound updates: its model, its metrics, and what is wrong.
 
     Where no finite model comes of it, or the moments that an adaptive strategy keeps are finite no
     more, its memory is put back: it would give no other model in any later round either.
-
-    Parameters
-    ----------
-    base : Strategy
-        The base strategy.
-    number : int
-        The round.
-    messages : list of Message
-        Sound updates, sorted by client.
-    model : Model
-        The model that they started from.
-
-    Returns
-    -------
-    arrays : ArrayRecord or None
-        The new model, its arrays in the dtypes of the old one.
-    metrics : MetricRecord or None
-        As the base strategy gives them.
-    problem : str or None
-        Why its model is not used, if it is not.
     """
     strategies = list(unwrap(base))
     if not messages and any(hasattr(s, "clipped_count_stddev") for s in strategies):
@@ -56,25 +36,26 @@ def aggregate(
     ]
     with named_base("aggregate_train", base, number):
         arrays, metrics = base.aggregate_train(number, messages)
-    problem = None
-    if arrays is not None:
+    if arrays is None:
+        return None, metrics, None
+    try:
         arrays = model.like(arrays)
-        if not model.is_finite(arrays):
-            problem = "the aggregated model is not finite, so it is not used"
-        elif not all(
+    except ValueError:
+        problem = "the aggregated model is not finite, so it is not used"
+    else:
+        if all(
             _is_finite(getattr(strategy, name))
             for strategy, name, before in memory
             if name in _MOMENTS and _is_finite(before)
         ):
-            problem = (
-                f"the moments that {type(base).__name__} keeps are not finite in this precision, "
-                "so its model is not used"
-            )
-    if problem is not None:
-        for strategy, name, before in memory:
-            setattr(strategy, name, before)
-        arrays = None
-    return arrays, metrics, problem
+            return arrays, metrics, None
+        problem = (
+            f"the moments that {type(base).__name__} keeps are not finite in this precision, so "
+            "its model is not used"
+        )
+    for strategy, name, before in memory:
+        setattr(strategy, name, before)
+    return None, metrics, problem
 
 
 def _is_finite(value: Any) -> bool:

@@ -26,14 +26,7 @@ _NO_MEAN = (Bulyan, FedMedian, FedTrimmedAvg, Krum, MultiKrum, QFedAvg)
 
 
 def check_averages(base: Strategy) -> None:
-    """Refuse a base strategy that takes no weighted mean, or adds noise for a number of clients.
-
-    Raises
-    ------
-    ValueError
-        If it is one of Flower's robust or fair strategies, or of its differential-privacy wrappers,
-        which must know beforehand how many clients will train.
-    """
+    """Refuse a base strategy that takes no weighted mean, or adds noise for a number of clients."""
     for strategy in unwrap(base):
         if isinstance(strategy, _NO_MEAN):
             raise ValueError(
@@ -55,59 +48,38 @@ def share_layers(
     weights: ArrayRecord,
     weighted_by: str | None,
 ) -> list[str]:
-    """Let each layer of all updates be the mean over the clients chosen for that layer.
+    """Let each layer of all updates, in place, be the mean over the clients chosen for that layer.
 
     A client that was not chosen for a layer gets the mean of those that were, in place of its own
     values. The weighted mean over all clients that a base strategy takes is then that of the
-    chosen, whatever it does afterwards (a server's momentum, say).
-
-    Parameters
-    ----------
-    delivery : Delivery
-        The updates to aggregate; changed in place.
-    by_layer : mapping of str to sequence of str
-        The clients chosen for each layer. Other layers are left as they are.
-    weights : ArrayRecord
-        The model that the clients were sent: it tells which arrays a layer has.
-    weighted_by : str or None
-        Name of the metric that the base strategy weighs updates by; equal weights if None.
-
-    Returns
-    -------
-    list of str
-        Notes: layers of which no chosen client delivered, so that all that delivered count.
+    chosen, whatever it does afterwards (a server's momentum, say). Returned are notes on layers of
+    which no chosen client delivered.
     """
     if not by_layer:
         return []
     arrays_of = choose_layers(weights, [*by_layer])
+    contents = dict(zip(delivery.metrics, (m.content for m in delivery.messages), strict=True))
     notes = []
     for layer, chosen in by_layer.items():
-        members = [client in chosen for client in delivery.metrics]
-        if not any(members):
+        members = [client for client in contents if client in chosen]
+        if not members:
             notes.append(f"no client chosen for layer {layer} delivered: all that did count")
             continue
-        shares = np.array(
-            [
-                metrics.get(weighted_by, 1.0) if weighted_by is not None else 1.0
-                for metrics, member in zip(delivery.metrics.values(), members, strict=True)
-                if member
-            ]
-        )
+        shares = np.ones(len(members))
+        if weighted_by is not None:
+            shares = np.array([delivery.metrics[client].get(weighted_by, 1.0) for client in members])
         shares /= shares.sum()
-        replies = list(zip(delivery.messages, members, strict=True))
         for name in arrays_of[layer]:
             values = [
-                read_array(next(iter(reply.content.array_records.values()))[name])
-                for reply, member in replies
-                if member
+                read_array(next(iter(contents[client].array_records.values()))[name])
+                for client in members
             ]
             mean = sum(
                 share * value.astype(np.float64)
                 for share, value in zip(shares, values, strict=True)
             )
             shared = Array(np.asarray(mean).astype(values[0].dtype))
-            for reply, member in replies:
-                if not member:
-                    (record_name, arrays), *_ = reply.content.array_records.items()
-                    reply.content[record_name] = ArrayRecord({**arrays, name: shared})
+            for client in contents.keys() - members:
+                ((record_name, arrays),) = contents[client].array_records.items()
+                contents[client][record_name] = ArrayRecord({**arrays, name: shared})
     return notes

@@ -24,8 +24,11 @@ from ..rule import Metrics
 __all__ = ["CommonMetrics", "Required", "numbers"]
 
 _NAMED = 5  # metrics in a note
-_MOST = 1e20  # of such a metric: QFedAvg weighs by powers of a loss, which must stay finite
+_MOST = 1e20  # of a loss: QFedAvg weighs by powers of it, which must stay finite
 _NORM_BIT = "norm_bit"  # what Flower's adaptive clipping on the client side reports
+
+Contents = Mapping[str, RecordDict]
+"""Replies, by client."""
 
 Key = tuple[str, str]
 """The name of a record, and that of a metric in it."""
@@ -40,16 +43,8 @@ def numbers(content: RecordDict) -> Metrics:
 class Required:
     """The metrics without which a base strategy cannot use a reply.
 
-    Attributes
-    ----------
-    weighted_by : str or None
-        Name of the one that it weighs replies by.
-    max_weight : float
-        The most that it may be.
-    others : tuple of str
-        Names of the others; their values must be from 0 to 1e20.
-    equal_weights : bool
-        Whether all weights must be equal, for the sake of an account of privacy.
+    The weight is above 0 and at most `max_weight`, the others are from 0 to 1e20. For the sake of
+    an account of privacy, `equal_weights` may be asked for.
     """
 
     weighted_by: str | None
@@ -65,10 +60,8 @@ class Required:
         weighted_by = next((key for key in keys if isinstance(key, str)), None)
         losses = [getattr(strategy, "train_loss_key", None) for strategy in strategies]
         others = [key for key in losses if isinstance(key, str)]
-        if any(
-            type(strategy).__name__ == "DifferentialPrivacyClientSideAdaptiveClipping"
-            for strategy in strategies
-        ):
+        kinds = [type(strategy).__name__ for strategy in strategies]
+        if "DifferentialPrivacyClientSideAdaptiveClipping" in kinds:
             others.append(_NORM_BIT)
         accounts = any(getattr(s, "accountant", None) is not None for s in strategies)
         return cls(weighted_by, max_weight, tuple(others), accounts)
@@ -95,14 +88,14 @@ class Required:
                     f"number from 0 to {_MOST:g}"
                 )
 
-    def odd_weights(self, contents: Mapping[str, RecordDict]) -> dict[str, str]:
+    def odd_weights(self, contents: Contents) -> dict[str, str]:
         """Return the clients whose weight must be that of most others and is not, with reasons.
 
         Where most have not the same, it is the app that is at fault: the base strategy says so.
         """
         if not self.equal_weights or self.weighted_by is None:
             return {}
-        weights = {c: _singles(content)[self.weighted_by] for c, content in contents.items()}
+        weights = _weights(contents, self.weighted_by)
         counts = Counter(weights.values())
         usual = max(counts, key=counts.__getitem__, default=0.0)
         if 2 * counts[usual] <= len(weights):
@@ -119,72 +112,43 @@ class Required:
 class CommonMetrics:
     """Makes replies alike, and remembers what they looked like last.
 
-    Attributes
-    ----------
-    what : str
-        What the replies are, for the log.
-    layout : tuple of (str, str, str or int)
-        Names of the records and metrics that were handed on last, and the length of lists. Where
-        there is no majority, they count.
+    The layout holds the names of records, and of each metric its record, name and form. Where there
+    is no majority, that of the round before counts.
     """
 
     what: str
     layout: tuple[object, ...] = ()
     _told: set[str] = field(default_factory=set)
 
-    def unify(self, contents: Mapping[str, RecordDict], weighted_by: str | None) -> list[str]:
-        """Give all replies the metrics that most of them have.
+    def unify(self, contents: Contents, weighted_by: str | None) -> list[str]:
+        """Give all replies, in place, the metrics that most have; return notes on what changed.
 
         What one lacks, or has in another form or not as a finite number, becomes the mean of the
         others (by their weights, so that a weighted mean over all is that of those who have it).
         What most lack is left out. Records are named as most name them.
-
-        Parameters
-        ----------
-        contents : mapping of str to RecordDict
-            The replies, by client; changed in place.
-        weighted_by : str or None
-            Name of the metric that is a reply's weight; all weigh the same if None.
-
-        Returns
-        -------
-        list of str
-            Notes on what was changed.
         """
         if not contents:
             return []
         names = _rename(contents, self.layout)
         found = {client: _entries(content) for client, content in contents.items()}
-        votes = Counter((*key, _form(v)) for row in found.values() for key, v in row.items())
-        half = len(contents) / 2
-        usual = {
-            (record, name): form
-            for (record, name, form), count in votes.items()
-            if count > half or (count == half and (record, name, form) in self.layout)
-        }
+        usual = self._usual(found)
         weights = _weights(contents, weighted_by)
         filled: list[str] = []
         hopeless: list[str] = []
-        kept: dict[str, dict[Key, object]] = {client: {} for client in contents}
+        columns: dict[Key, dict[str, object]] = {}
         for key, form in usual.items():
-            column = {
-                client: row[key] if key in row and _form(row[key]) == form else None
-                for client, row in found.items()
-            }
-            better = _complete(column, form, weights)
-            if better is None:
+            own = {client: row.get(key) for client, row in found.items()}
+            column = {c: value if _form(value) == form else None for c, value in own.items()}
+            full = _complete(column, form, weights)
+            if full is None:
                 hopeless.append(f"{key[1]!r}")
                 continue
-            filled += [f"{key[1]!r} of {c}" for c in column if better[c] is not column[c]]
-            for client, value in better.items():
-                kept[client][key] = value
+            filled += [f"{key[1]!r} of {c}" for c in column if full[c] is not column[c]]
+            columns[key] = full
         rare = [f"{key[1]!r} of {c}" for c, row in found.items() for key in row if key not in usual]
         for client, content in contents.items():
-            _replace(content, found[client], kept[client])
-        self.layout = (
-            *names,
-            *((*key, form) for key, form in usual.items()),
-        )
+            _replace(content, {key: column[client] for key, column in columns.items()})
+        self.layout = (*names, *((*key, form) for key, form in usual.items()))
         return self._told_once(
             {
                 "the mean of the others stands in for metrics that are not there, or not a finite "
@@ -193,6 +157,16 @@ class CommonMetrics:
                 "metrics that most do not report are left out": rare,
             }
         )
+
+    def _usual(self, found: Mapping[str, Mapping[Key, object]]) -> dict[Key, str | int]:
+        """Return the metrics that most report, each with the form that it has with most."""
+        votes = Counter((*key, _form(v)) for row in found.values() for key, v in row.items())
+        half = len(found) / 2
+        return {
+            (record, name): form
+            for (record, name, form), count in votes.items()
+            if count > half or (count == half and (record, name, form) in self.layout)
+        }
 
     def _told_once(self, cases: Mapping[str, Sequence[str]]) -> list[str]:
         """Return a note on each case that there is; the log has one of each kind in a run."""
@@ -209,7 +183,7 @@ class CommonMetrics:
         return notes
 
 
-def _rename(contents: Mapping[str, RecordDict], layout: tuple[object, ...]) -> tuple[str, ...]:
+def _rename(contents: Contents, layout: tuple[object, ...]) -> tuple[str, ...]:
     """Name the array record and the metric record of all replies alike, and return the names.
 
     Both at once: a reply may have either under the other's name. A kind of record of which a reply
@@ -238,10 +212,11 @@ def _entries(content: RecordDict) -> dict[Key, object]:
 
 
 def _form(value: object) -> str | int:
+    """Return what is compared of a metric: the length of a list, or that it is a number."""
     return len(value) if isinstance(value, list) else "number"
 
 
-def _weights(contents: Mapping[str, RecordDict], weighted_by: str | None) -> dict[str, float]:
+def _weights(contents: Contents, weighted_by: str | None) -> dict[str, float]:
     if weighted_by is None:
         return dict.fromkeys(contents, 1.0)
     return {client: _singles(content)[weighted_by] for client, content in contents.items()}
@@ -251,50 +226,44 @@ def _complete(
     column: Mapping[str, object], form: str | int, weights: Mapping[str, float]
 ) -> dict[str, object] | None:
     """Return a metric of all clients, with what is missing; None if nobody has some of it."""
-    if form == 0:
-        return {client: [] if value is None else value for client, value in column.items()}
-    missing = math.nan if form == "number" else [math.nan] * int(form)
-    rows = [_floats(missing if value is None else value) for value in column.values()]
-    table = np.array(rows).reshape(len(rows), -1)
+    missing = [math.nan] * (1 if form == "number" else int(form))
+    rows = [missing if value is None else _floats(value) for value in column.values()]
+    table = np.array(rows, dtype=np.float64)
     known = np.isfinite(table)
     if not known.any(axis=0).all():
         return None
     heavy = np.array([weights[client] for client in column])[:, None] * known
     means = (np.where(known, table, 0.0) * (heavy / heavy.sum(axis=0))).sum(axis=0)
-    better: dict[str, object] = {}
+    full: dict[str, object] = {}
     for (client, value), row, own in zip(column.items(), table, known, strict=True):
-        full = np.where(own, row, means).tolist()
-        better[client] = value if own.all() else full[0] if form == "number" else full
-    return better
+        filled = np.where(own, row, means).tolist()
+        if value is None or not own.all():
+            value = filled[0] if form == "number" else filled
+        full[client] = value
+    return full
 
 
-def _replace(
-    content: RecordDict, before: Mapping[Key, object], after: Mapping[Key, object]
-) -> None:
-    """Give a reply other metrics, if they are others."""
-    if before.keys() == after.keys() and all(after[key] is value for key, value in before.items()):
-        return
+def _replace(content: RecordDict, metrics: Mapping[Key, object]) -> None:
     records: dict[str, dict[str, object]] = {name: {} for name in content.metric_records}
-    for (record, name), value in after.items():
+    for (record, name), value in metrics.items():
         records.setdefault(record, {})[name] = value
-    for record, metrics in records.items():
-        content[record] = MetricRecord(metrics)  # type: ignore[arg-type]
+    for record, values in records.items():
+        content[record] = MetricRecord(values)  # type: ignore[arg-type]
 
 
 def _singles(content: RecordDict) -> dict[str, float]:
     return {
-        name: float(_floats(value))
+        name: _floats(value)[0]
         for metrics in content.metric_records.values()
         for name, value in metrics.items()
         if not isinstance(value, list)
     }
 
 
-def _floats(value: object) -> np.ndarray:
+def _floats(value: object) -> list[float]:
     """Return a metric as floating point; a whole number beyond its range is infinite."""
+    values = value if isinstance(value, list) else [value]
     try:
-        return np.asarray(value, dtype=np.float64)
+        return [float(entry) for entry in values]
     except OverflowError:
-        if isinstance(value, list):
-            return np.array([_floats(entry) for entry in value], dtype=np.float64)
-        return np.asarray(np.inf)
+        return [entry for one in values for entry in _floats(one)] if values[1:] else [math.inf]

@@ -1,16 +1,14 @@
 """What a model's arrays must be, and what may come back for each of them."""
 
 import math
-from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, RecordDict
+
+from .arrays import KINDS, NUMPY, read_array
 
 __all__ = ["Model", "OtherUpdateError"]
-
-_NUMPY = "numpy.ndarray"
-_KINDS = "fiub"  # numbers of floating point, whole numbers with and without sign, bool
 
 
 class OtherUpdateError(ValueError):
@@ -18,147 +16,118 @@ class OtherUpdateError(ValueError):
 
 
 class Model:
-    """The model that clients were sent, as their updates are compared with it.
+    """The model that clients were sent: its names, kinds and shapes are what an update must have.
 
-    Parameters
-    ----------
-    weights : ArrayRecord
-        The model.
-    may_grow : bool (default: False)
-        Whether the base strategy joins arrays of bytes in place of averaging them, as one for tree
-        ensembles does. Then each may come back longer, if the model is nothing else than one or
-        more arrays of bytes.
-
-    Raises
-    ------
-    ValueError
-        If an array is not one of numbers: no update could be compared with it.
+    With `may_grow`, the base strategy joins bytes in place of averaging them, so those of a model
+    that is nothing else may come back longer.
     """
 
     def __init__(self, weights: ArrayRecord, may_grow: bool = False) -> None:
         self.weights = weights
-        self.dtypes: dict[str, np.dtype] = {}
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        for name, array in weights.items():
-            self.dtypes[name], self.shapes[name] = _form(name, array)
+        self.forms = {name: _form(name, array) for name, array in weights.items()}
         self._grows = may_grow and all(
-            dtype == np.uint8 and len(self.shapes[name]) == 1 for name, dtype in self.dtypes.items()
+            dtype == np.uint8 and len(shape) == 1 for dtype, shape in self.forms.values()
         )
 
-    def fit(self, name: str, values: np.ndarray) -> np.ndarray:
-        """Return the values that a client sent for an array, in the model's precision.
+    def fit(self, content: RecordDict) -> ArrayRecord:
+        """Return an update's arrays in the model's order and precision, or raise why it is none.
 
-        Parameters
-        ----------
-        name : str
-            Name of one of the model's arrays.
-        values : np.ndarray
-            As sent.
-
-        Returns
-        -------
-        np.ndarray
-            The same object if nothing had to be converted.
-
-        Raises
-        ------
-        OtherUpdateError
-            If they are of another kind or shape than the model's.
-        ValueError
-            If one is not finite or does not fit into the model's precision. Values that the model
-            itself has in the same place are always sound: a mask may hold infinite ones.
+        Some of Flower's strategies go by the places of arrays, not by their names, and would take
+        on an update's precision.
         """
-        dtype, shape = self.dtypes[name], self.shapes[name]
-        if values.dtype.kind != dtype.kind:
-            raise OtherUpdateError(f"array {name!r} has dtype {values.dtype}, not {dtype}")
-        if values.shape != shape and not (self._grows and values.ndim == 1):
-            raise OtherUpdateError(f"array {name!r} has shape {values.shape}, not {shape}")
-        if dtype.kind == "f":
-            self._check_floats(name, values)
-        elif dtype != values.dtype and dtype.kind in "iu":
-            limits = np.iinfo(dtype)
-            least, most = values.min(initial=0), values.max(initial=0)
-            if least < limits.min or most > limits.max:
-                raise ValueError(
-                    f"array {name!r} holds whole numbers from {least} to {most}, but {dtype} "
-                    f"goes from {limits.min} to {limits.max}"
-                )
-        return values if values.dtype == dtype else values.astype(dtype)
+        records = content.array_records
+        if len(records) != 1:
+            raise OtherUpdateError(f"{len(records)} array records in place of one")
+        (sent,) = records.values()
+        if sent.keys() != self.weights.keys():
+            raise OtherUpdateError(
+                f"arrays {', '.join(sent) or '(none)'} in place of {', '.join(self.weights)}"
+            )
+        return ArrayRecord({name: self._fit(name, sent[name]) for name in self.weights})
 
     def like(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Return an aggregated model with each array in the dtype that the model's has.
+        """Return an aggregated model in the dtypes of this one, or raise that it is not finite.
 
         A mean makes floating point of whole numbers, such as of the batches that a normalisation
         layer has counted, and of bools; and some strategies give twice the precision. Clients would
         go on to send what they have, and so be of another model.
         """
-        return ArrayRecord({name: self._like(name, array) for name, array in arrays.items()})
-
-    def is_finite(self, arrays: Mapping[str, Array]) -> bool:
-        """Tell whether all values are as an update's must be: finite, and their squares too.
-
-        Clients could do nothing with others, and those that are honest would be left out.
-        """
-        for name, array in arrays.items():
+        model = ArrayRecord({name: self._like(name, array) for name, array in arrays.items()})
+        for name, array in model.items():
             values = array.numpy()
-            if values.dtype.kind == "f" and self._largest_odd(name, values) is not None:
-                return False
-        return True
+            if values.dtype.kind == "f":
+                self._check_size(name, values)
+        return model
 
-    def _check_floats(self, name: str, values: np.ndarray) -> None:
-        largest = self._largest_odd(name, values)
-        if largest is None:
-            return
-        if not math.isfinite(largest):
-            raise ValueError(f"array {name!r} holds a value that is not finite")
-        dtype = self.dtypes[name]
-        raise ValueError(
-            f"array {name!r} holds a value of size {largest:.2g}, but at most {_most(dtype):.2g} "
-            f"is allowed for {dtype}"
-        )
+    def _fit(self, name: str, array: Array) -> Array:
+        try:
+            values = read_array(array)
+        except ValueError as error:
+            raise ValueError(f"array {name!r}: {error}") from None
+        dtype, shape = self.forms[name]
+        if values.dtype.kind != dtype.kind:
+            raise OtherUpdateError(f"array {name!r} has dtype {values.dtype}, not {dtype}")
+        if values.shape != shape and not (self._grows and values.ndim == 1):
+            raise OtherUpdateError(f"array {name!r} has shape {values.shape}, not {shape}")
+        if dtype.kind == "f":
+            self._check_size(name, values)
+        elif dtype.kind in "iu" and values.dtype != dtype:
+            _check_range(name, values, dtype)
+        # What it says of itself may be wrong: Flower leaves it out of what a `client_fn` returns.
+        if values.dtype == dtype and (array.dtype, tuple(array.shape)) == (
+            str(values.dtype),
+            values.shape,
+        ):
+            return array
+        return Array(np.asarray(values, dtype=dtype))
 
-    def _largest_odd(self, name: str, values: np.ndarray) -> float | None:
-        """Return the size of the largest value, if it is too large; None if none is.
+    def _check_size(self, name: str, values: np.ndarray) -> None:
+        """Refuse values that are too large; what the model has in the same place, a mask, is not.
 
-        Not counting those that the model itself has in the same place.
+        Nobody could do anything with a model of others, and honest clients would be left out.
         """
-        largest = float(np.maximum(values.max(initial=0), -values.min(initial=0)))
-        dtype = self.dtypes.get(name, values.dtype)
+        dtype, _ = self.forms.get(name, (values.dtype, ()))
         most = _most(dtype if dtype.kind == "f" else values.dtype)
+        largest = float(np.maximum(values.max(initial=0), -values.min(initial=0)))
         if largest <= most:  # False for NaN
-            return None
+            return
         odd = ~(np.abs(values) <= most)
         before = self.weights[name].numpy() if name in self.weights else np.empty(0)
         if before.shape == values.shape and np.array_equal(
             values[odd], before[odd], equal_nan=True
         ):
-            return None
-        return largest
+            return
+        if not math.isfinite(largest):
+            raise ValueError(f"array {name!r} holds a value that is not finite")
+        raise ValueError(
+            f"array {name!r} holds a value of size {largest:.2g}, but at most {most:.2g} is "
+            f"allowed for {dtype}"
+        )
 
     def _like(self, name: str, array: Array) -> Array:
-        dtype = self.dtypes.get(name)
+        dtype, shape = self.forms.get(name, (None, ()))
         if dtype is None or array.dtype == str(dtype):
             return array
         values = array.numpy()
-        if values.dtype.kind not in _KINDS or values.shape != self.shapes[name]:
+        if values.dtype.kind not in KINDS or values.shape != shape:
             return array  # a base strategy that gives the model another form
-        if dtype.kind == "b":
-            return Array(np.asarray(values >= 0.5)) if _finite(values) else array
-        if dtype.kind in "iu":
-            return Array(_whole(values, dtype)) if _finite(values) else array
-        with np.errstate(over="ignore"):  # an infinite value is told of by `is_finite`
-            return Array(np.asarray(values, dtype=dtype))
+        if dtype.kind == "f":
+            with np.errstate(over="ignore"):  # an infinite value is told of afterwards
+                return Array(np.asarray(values, dtype=dtype))
+        if not np.isfinite(values).all():
+            return array
+        return Array(np.asarray(values >= 0.5) if dtype.kind == "b" else _whole(values, dtype))
 
 
 def _form(name: str, array: Array) -> tuple[np.dtype, tuple[int, ...]]:
-    if array.stype == _NUMPY and not array.dtype:  # as Flower makes them of older parameters
+    if array.stype == NUMPY and not array.dtype:  # as Flower makes them of older parameters
         values = array.numpy()
         return values.dtype, values.shape
     try:
         dtype = np.dtype(array.dtype)
     except TypeError:
         dtype = None
-    if array.stype != _NUMPY or dtype is None or dtype.kind not in _KINDS:
+    if array.stype != NUMPY or dtype is None or dtype.kind not in KINDS:
         raise ValueError(
             f"array {name!r} of the model has dtype {array.dtype} (type {array.stype!r}), but "
             "updates can be checked and averaged only where all arrays are NumPy arrays of "
@@ -166,6 +135,16 @@ def _form(name: str, array: Array) -> tuple[np.dtype, tuple[int, ...]]:
             "of the model that clients exchange"
         )
     return dtype, tuple(array.shape)
+
+
+def _check_range(name: str, values: np.ndarray, dtype: np.dtype) -> None:
+    limits = np.iinfo(dtype)
+    least, most = values.min(initial=0), values.max(initial=0)
+    if least < limits.min or most > limits.max:
+        raise ValueError(
+            f"array {name!r} holds whole numbers from {least} to {most}, but {dtype} goes from "
+            f"{limits.min} to {limits.max}"
+        )
 
 
 @cache
@@ -179,10 +158,6 @@ def _most(dtype: np.dtype) -> float:
     """
     square = float(np.sqrt(np.finfo(np.float32).max)) / 4
     return min(square, float(np.finfo(dtype).max))
-
-
-def _finite(values: np.ndarray) -> bool:
-    return bool(np.isfinite(values).all())
 
 
 def _whole(values: np.ndarray, dtype: np.dtype) -> np.ndarray:

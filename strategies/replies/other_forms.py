@@ -21,31 +21,13 @@ class OtherForms:
     A strategy with control variates, or with compressed updates, gets other arrays from its clients
     than it sends them. Each of them would be left out, and the run end only after some empty
     rounds. Flower's own strategies all take models, so there it is the clients that are at fault.
-
-    Attributes
-    ----------
-    base : Strategy
-        The base strategy.
     """
 
     base: Strategy
     _seen: dict[str, str] = field(default_factory=dict)
 
     def check(self, others: Mapping[str, str], history: Sequence[RoundRecord]) -> None:
-        """Take note of a round's updates of another form.
-
-        Parameters
-        ----------
-        others : mapping of str to str
-            The clients that sent one, with what is wrong with it.
-        history : sequence of RoundRecord
-            All rounds so far.
-
-        Raises
-        ------
-        SelectionError
-            If nobody has sent anything else yet, and several clients send the same.
-        """
+        """Take note of a round's updates of another form."""
         if averages_models(self.base) or any(record.delivered for record in history):
             return
         self._seen |= others

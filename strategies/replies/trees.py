@@ -17,13 +17,7 @@ def joins_trees(base: Strategy) -> bool:
 
 
 def check_trees(data: bytes) -> None:
-    """Check the trees that a client has sent.
-
-    Raises
-    ------
-    ValueError
-        If Flower's bagging could not join them: it would raise, and end the run.
-    """
+    """Check the trees that a client has sent."""
     try:
         ensemble = json.loads(data)
         model = ensemble["learner"]["gradient_booster"]["model"]

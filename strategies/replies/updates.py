@@ -16,12 +16,12 @@ from pncs_flower.sketches import parse_sketch
 from ..grids.exchange import shortened, sort_replies
 from ..record import RoundRecord
 from ..rule import Metrics, Summary
-from .arrays import check_update, read_array
+from .arrays import read_array, read_doubles
 from .metrics import CommonMetrics, Required, numbers
 from .model import Model, OtherUpdateError
 from .trees import check_trees, joins_trees
 
-__all__ = ["Delivery", "SketchCheck", "UntruthfulSketchError", "UpdateChecks", "sketch_mismatch"]
+__all__ = ["Delivery", "SketchCheck", "UntruthfulSketchError", "UpdateChecks"]
 
 # What recomputing a sketch may differ by, relative to its norm: another machine rounds otherwise.
 _TOLERANCE = 1e-2
@@ -33,19 +33,7 @@ class UntruthfulSketchError(ValueError):
 
 @dataclass(frozen=True)
 class Delivery:
-    """What came of a round's training.
-
-    Attributes
-    ----------
-    messages : list of Message
-        The replies that can be aggregated, sorted by client.
-    metrics : dict of str to mapping of str to float
-        The numbers that came with each, by client.
-    liars : dict of str to str
-        Clients whose sketch is not that of their update, with the reason.
-    others : dict of str to str
-        Clients whose update has not the form of the model, with the reason.
-    """
+    """What came of a round's training: sound replies in order, and what is odd of which client."""
 
     messages: list[Message]
     metrics: dict[str, Metrics]
@@ -53,23 +41,47 @@ class Delivery:
     others: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class SketchCheck:
+    """Compares updates with the sketches that their clients sent before they were chosen."""
+
+    request: SummaryRequest
+    summaries: Mapping[str, Summary]
+    seed: int
+    round: int
+
+    def check(self, client: str, weights: ArrayRecord, content: RecordDict) -> None:
+        """Raise `UntruthfulSketchError` if a client's sketch is not that of its update.
+
+        A sketch is a function of the update, the seed and the round, in every wire format, so for
+        an honest client only rounding is left.
+        """
+        if client not in self.summaries:
+            return
+        (arrays,) = content.array_records.values()
+        sketch = parse_sketch(self.request.sketch)
+        worst = 0.0  # relative difference of a layer
+        for layer, names in choose_layers(weights, self.request.layers).items():
+            changes = [
+                local_change(read_array(weights[name]), read_array(arrays[name])) for name in names
+            ]
+            update = np.concatenate([change.ravel() for change in changes])
+            wire = sketch.encode(update, seed=self.seed, round=self.round, layer=layer)
+            expected = sketch.decode(wire, len(update)).astype(np.float64)
+            scale = float(np.linalg.norm(expected))
+            difference = float(np.linalg.norm(expected - self.summaries[client][layer]))
+            worst = max(worst, difference / scale if scale > 0 else difference)
+        if not worst <= _TOLERANCE:
+            raise UntruthfulSketchError(
+                f"its sketch is not that of its update (relative difference {worst:.2g}, at most "
+                f"{_TOLERANCE:g} is allowed): left out for the rest of the run. (With "
+                "verify_sketches, clients must not add noise to their sketches: SketchNoise.)"
+            )
+
+
 @dataclass
 class UpdateChecks:
-    """How an update is checked, and perhaps clipped, before it is aggregated.
-
-    Attributes
-    ----------
-    model : Model
-        The model that the clients were sent.
-    required : Required
-        The metrics that the base strategy lives on.
-    common : CommonMetrics
-        Makes the replies alike in all others.
-    clip_norm : float or None
-        Updates (weights after minus weights before) are scaled down to this L2 norm.
-    trees : bool
-        Whether the model is a tree ensemble that the base strategy joins.
-    """
+    """How an update is checked, and perhaps clipped to an L2 norm, before it is aggregated."""
 
     model: Model
     required: Required
@@ -105,33 +117,16 @@ class UpdateChecks:
         sent: Mapping[str, Message],
         received: list[Message],
         record: RoundRecord,
-        sketches: "SketchCheck | None" = None,
+        sketches: SketchCheck | None = None,
     ) -> Delivery:
-        """Sort out the replies to the training messages.
-
-        Parameters
-        ----------
-        sent : mapping of str to Message
-            The training message of each chosen client, in the order of clients.
-        received : list of Message
-            All replies.
-        record : RoundRecord
-            Takes who delivered, who was rejected and why, and the bytes received.
-        sketches : SketchCheck, optional (default: None)
-            What the clients sent in the pre-round, if it is to be compared.
-
-        Returns
-        -------
-        Delivery
-            What can be aggregated.
-        """
+        """Sort out the replies to the clients' training messages; the record takes who and why."""
         replies = sort_replies(sent.values(), received, "no reply in time")
         record.bytes_up["training"] = replies.bytes_up
         delivery = Delivery([], {}, {})
         sound: dict[str, RecordDict] = {}
         for client, message in sent.items():
+            node_id = message.metadata.dst_node_id
             try:
-                node_id = message.metadata.dst_node_id
                 if node_id in replies.failures:
                     raise ValueError(replies.failures[node_id])
                 self._check(client, replies.contents[node_id], sketches)
@@ -148,48 +143,36 @@ class UpdateChecks:
             del sound[client]
         delivery.metrics.update({client: numbers(content) for client, content in sound.items()})
         record.notes += self.common.unify(sound, self.weighted_by)
+        first = {reply.metadata.reply_to_message_id: reply for reply in reversed(received)}
         for client, content in sound.items():
             record.delivered.append(client)
-            message_id = sent[client].metadata.message_id
-            delivery.messages.append(
-                next(r for r in received if r.metadata.reply_to_message_id == message_id)
-            )
+            delivery.messages.append(first[sent[client].metadata.message_id])
             if self.clip_norm is not None and self._clip(content, self.clip_norm):
                 record.notes.append(f"the update of client {client} was clipped")
         return delivery
 
-    def _check(self, client: str, content: RecordDict, sketches: "SketchCheck | None") -> None:
-        others = check_update(content, self.model)
+    def _check(self, client: str, content: RecordDict, sketches: SketchCheck | None) -> None:
+        fitted = self.model.fit(content)
+        ((name, arrays),) = content.array_records.items()
         if self.trees:
-            (arrays,) = content.array_records.values()
             for array in arrays.values():
                 check_trees(read_array(array).tobytes())
         if sketches is not None:  # of what the client made, in whatever precision
             sketches.check(client, self.weights, content)
-        self._convert(content, others)
+        content[name] = fitted
         self.required.check(content)
 
-    def _convert(self, content: RecordDict, others: Mapping[str, np.ndarray]) -> None:
-        """Give an update the model's precision, which would else take on its, and its order.
-
-        Some of Flower's strategies go by the places of arrays, not by their names.
-        """
-        ((name, arrays),) = content.array_records.items()
-        if others or list(arrays) != list(self.weights):
-            content[name] = ArrayRecord(
-                {
-                    key: Array(np.asarray(others[key])) if key in others else arrays[key]
-                    for key in self.weights
-                }
-            )
-
     def _clip(self, content: RecordDict, norm: float) -> bool:
-        (name, arrays), *_ = content.array_records.items()
+        ((name, arrays),) = content.array_records.items()
+        before = {
+            key: read_doubles(self.weights[key])
+            for key, (dtype, _) in self.model.forms.items()
+            if dtype.kind == "f"
+        }
         with np.errstate(invalid="ignore"):
             changes = {
-                key: np.asarray(_double(array) - _double(self.weights[key]))
-                for key, array in arrays.items()
-                if self.model.dtypes[key].kind == "f"
+                key: np.asarray(read_doubles(arrays[key]) - values)
+                for key, values in before.items()
             }
         for change in changes.values():
             change[~np.isfinite(change)] = 0  # what is not finite is so in the model, and stays
@@ -198,82 +181,10 @@ class UpdateChecks:
             return False
         clipped = dict(arrays)
         for key, change in changes.items():
-            value = np.asarray(_double(self.weights[key]) + change * (norm / length))
-            clipped[key] = Array(value.astype(self.model.dtypes[key]))
+            value = np.asarray(before[key] + change * (norm / length))
+            clipped[key] = Array(value.astype(self.model.forms[key][0]))
         content[name] = ArrayRecord(clipped)
         return True
-
-
-@dataclass(frozen=True)
-class SketchCheck:
-    """Compares updates with the sketches that their clients sent before they were chosen.
-
-    Attributes
-    ----------
-    request : SummaryRequest
-        What was asked for: a sketch of the local update.
-    summaries : mapping of str to Summary
-        What was answered, by client.
-    seed : int
-        The strategy's seed.
-    round : int
-        The round.
-    """
-
-    request: SummaryRequest
-    summaries: Mapping[str, Summary]
-    seed: int
-    round: int
-
-    def check(self, client: str, weights: ArrayRecord, content: RecordDict) -> None:
-        """Raise `UntruthfulSketchError` if a client's sketch is not that of its update."""
-        if client not in self.summaries:
-            return
-        (arrays,) = content.array_records.values()
-        worst = sketch_mismatch(
-            self.request, self.summaries[client], weights, arrays, self.seed, self.round
-        )
-        if not worst <= _TOLERANCE:
-            raise UntruthfulSketchError(
-                f"its sketch is not that of its update (relative difference {worst:.2g}, at most "
-                f"{_TOLERANCE:g} is allowed): left out for the rest of the run. (With "
-                "verify_sketches, clients must not add noise to their sketches: SketchNoise.)"
-            )
-
-
-def sketch_mismatch(
-    request: SummaryRequest,
-    summary: Summary,
-    before: ArrayRecord,
-    after: ArrayRecord,
-    seed: int,
-    round: int,
-) -> float:
-    """Return how far a summary is from that of an update, relative to the latter; the worst layer.
-
-    A sketch is a function of the update, the seed and the round, in every wire format, so for an
-    honest client only rounding is left.
-    """
-    sketch = parse_sketch(request.sketch)
-    worst = 0.0
-    layers = choose_layers(before, request.layers)
-    for layer, names in layers.items():
-        update = np.concatenate(
-            [
-                local_change(read_array(before[name]), read_array(after[name])).ravel()
-                for name in names
-            ]
-        )
-        wire = sketch.encode(update, seed=seed, round=round, layer=layer)
-        expected = sketch.decode(wire, len(update)).astype(np.float64)
-        scale = float(np.linalg.norm(expected))
-        difference = float(np.linalg.norm(expected - summary[layer]))
-        worst = max(worst, difference / scale if scale > 0 else difference)
-    return worst
-
-
-def _double(array: Array) -> np.ndarray:
-    return read_array(array).astype(np.float64)
 
 
 def _reject(client: str, reason: str, record: RoundRecord) -> None:

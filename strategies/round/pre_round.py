@@ -15,7 +15,7 @@ from pncs_flower.protocol import SUMMARIZE, TICKET, SummaryRequest
 from ..grids.exchange import Replies, marked, message_like, shortened
 from ..options import CheckedOptions
 from ..record import RoundRecord
-from ..replies.arrays import SummaryDecoder, decode_loss
+from ..replies.summaries import SummaryDecoder, decode_loss
 
 __all__ = ["PreRound"]
 
