@@ -67,7 +67,7 @@ def share_layers(
             continue
         shares = np.ones(len(members))
         if weighted_by is not None:
-            shares = np.array([delivery.metrics[client].get(weighted_by, 1.0) for client in members])
+            shares = np.array([delivery.metrics[c].get(weighted_by, 1.0) for c in members])
         shares /= shares.sum()
         for name in arrays_of[layer]:
             values = [
