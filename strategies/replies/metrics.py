@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
+from typing import Any
 
 import numpy as np
 from flwr.app import MetricRecord, RecordDict
@@ -260,7 +261,7 @@ def _singles(content: RecordDict) -> dict[str, float]:
     }
 
 
-def _floats(value: object) -> list[float]:
+def _floats(value: Any) -> list[float]:
     """Return a metric as floating point; a whole number beyond its range is infinite."""
     values = value if isinstance(value, list) else [value]
     try:
