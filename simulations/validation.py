@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 from pydantic import AfterValidator, Field, StrictStr, ValidationError
 
@@ -43,6 +43,8 @@ _WANTED = {
     "union_tag_not_found": "a table with its kind",
 }
 
+_LONGEST = 80
+
 
 @contextmanager
 def in_plain_words(where: str = "", kind: Any = None) -> Iterator[None]:
@@ -52,7 +54,9 @@ def in_plain_words(where: str = "", kind: Any = None) -> Iterator[None]:
     except ValidationError as error:
         raise ValueError(where + _sentence(error, kind)) from None
     except ValueError as error:
-        raise ValueError(f"{where}{error}") from error if where else None
+        if not where:
+            raise
+        raise ValueError(f"{where}{error}") from error
 
 
 def _sentence(error: ValidationError, kind: Any) -> str:
@@ -68,7 +72,7 @@ def _sentence(error: ValidationError, kind: Any) -> str:
         text = str(first["ctx"]["error"])
         return f"{place} = {_shown(given)} {text}" if text.startswith("must ") else text
     if first["type"] not in _WANTED:
-        return f"{place}: {first['msg']}"
+        return ": ".join(filter(None, (place, first["msg"])))
     wanted = _WANTED[first["type"]].format(**first.get("ctx", {}))
     return f"{place} = {_shown(given)} must be {wanted}"
 
@@ -78,12 +82,14 @@ def _place(steps: Sequence[int | str]) -> str:
 
 
 def _shown(value: object) -> str:
-    return repr(list(value)) if isinstance(value, tuple) else repr(value)
+    text = repr(list(value)) if isinstance(value, tuple) else repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _hint(key: str, kind: Any, steps: Sequence[int | str]) -> str:
     for step in steps:
-        kind = get_type_hints(kind).get(str(step)) if is_dataclass(kind) else None
+        own = get_type_hints(kind).get(str(step)) if is_dataclass(kind) else None
+        kind = next((each for each in (own, *get_args(own)) if is_dataclass(each)), None)
     if not is_dataclass(kind):
         return "there is none of that name"
     known = [field.name for field in fields(kind)]

@@ -56,14 +56,10 @@ def draw_curves(results: SweepResults, over: Literal["rounds", "bytes"], path: P
 
     Lines are means over seeds, bands their 95% intervals.
     """
-    panels = results.panels
-    columns = min(3, len(panels))
-    rows = -(-len(panels) // columns)
-    figure = new_figure(max(6.4, 4.2 * columns), 3.3 * rows + 0.9)
-    plots = figure.subplots(rows, columns, squeeze=False, sharey=True).flat
+    figure, plots = _plots(len(results.panels), 3, (4.2, 3.3), 0.9, sharey=True)
     lines = _lines(results)
     drawn: dict[str, Line2D] = {}
-    for axes, (panel, by_line) in zip(plots, panels.items(), strict=False):
+    for axes, (panel, by_line) in zip(plots, results.panels.items(), strict=True):
         for line, runs in by_line.items():
             ceiling = line in results.ceilings
             drawn[line] = _draw_line(axes, runs, over, lines.index(line), ceiling)
@@ -78,9 +74,7 @@ def draw_curves(results: SweepResults, over: Literal["rounds", "bytes"], path: P
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.xaxis.set_major_formatter("{x:g}")
             axes.xaxis.set_minor_formatter(NullFormatter())
-    for axes in list(figure.axes)[len(panels) :]:
-        axes.set_visible(False)
-    figure.axes[0].set_ylabel("test accuracy")
+    plots[0].set_ylabel("test accuracy")
     shown = [line for line in lines if line in drawn]  # the reference may have no result
     figure.legend(
         [drawn[line] for line in shown],
@@ -93,21 +87,18 @@ def draw_curves(results: SweepResults, over: Literal["rounds", "bytes"], path: P
     return save(figure, path)
 
 
-def draw_choices(results: SweepResults, path: Path) -> bool:
+def draw_choices(results: SweepResults, path: Path) -> Path | None:
     """Draw who was chosen when, in the first panel with the first seed: a plot for each line.
 
-    False, and no picture, where all lines are of all clients.
+    There is no picture where all lines are of all clients.
     """
     by_line = next(iter(results.panels.values()))
     runs = {line: some[0] for line, some in by_line.items() if line not in results.ceilings}
     if not runs:
-        return False
+        return None
     first = min(int(run.cell["seed"]) for run in runs.values())
-    columns = min(4, len(runs))
-    rows = -(-len(runs) // columns)
-    figure = new_figure(max(6.4, 3.1 * columns), 2.6 * rows)
-    plots = figure.subplots(rows, columns, squeeze=False)
-    for axes, (line, run) in zip(plots.flat, runs.items(), strict=False):
+    figure, plots = _plots(len(runs), 4, (3.1, 2.6))
+    for axes, (line, run) in zip(plots, runs.items(), strict=True):
         clients = sorted({c for row in run.rounds for c in row["clients"]}, key=client_order)
         chosen = [[client in row["chosen"] for row in run.rounds] for client in clients]
         axes.imshow(
@@ -125,12 +116,9 @@ def draw_choices(results: SweepResults, path: Path) -> bool:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[:].set_visible(False)
-    for axes in plots.flat[len(runs) :]:
-        axes.set_visible(False)
     figure.supxlabel("round", fontsize=10)
     figure.supylabel("client", fontsize=10)
-    save(figure, path)
-    return True
+    return save(figure, path)
 
 
 def run_with_similarities(results: SweepResults) -> Run | None:
@@ -166,6 +154,19 @@ def draw_similarities(run: Run, path: Path) -> Path:
         axes.spines[:].set_visible(False)
     figure.colorbar(image, ax=list(figure.axes), label="similarity", shrink=0.8)
     return save(figure, path)
+
+
+def _plots(
+    count: int, columns: int, inches: tuple[float, float], below: float = 0, sharey: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """Return so many plots in rows, each of so many inches, with some room below them."""
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    figure = new_figure(max(6.4, inches[0] * columns), inches[1] * rows + below)
+    axes = list(figure.subplots(rows, columns, squeeze=False, sharey=sharey).flat)
+    for unused in axes[count:]:
+        unused.set_visible(False)
+    return figure, axes[:count]
 
 
 def _matrix(row: Mapping[str, Any], clients: Sequence[str]) -> NDArray[np.float64]:

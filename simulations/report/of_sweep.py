@@ -1,4 +1,7 @@
-"""One page on a sweep: pictures, tables, tests and settings in a single HTML file."""
+"""One page on a sweep: pictures, tables, tests and settings in a single HTML file.
+
+What is to be shown besides is one more function, and its line in ``_SECTIONS``.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -210,8 +213,8 @@ def _tests(results: SweepResults, folder: Path) -> Section | None:
 
 
 def _choices(results: SweepResults, folder: Path) -> Section | None:
-    path = folder / "choices.png"
-    if not draw_choices(results, path):
+    path = draw_choices(results, folder / "choices.png")
+    if path is None:
         return None
     text = f"{next(iter(results.panels))}, the first seed that has a result."
     shown = picture(path, "Chosen clients by round, by rule")

@@ -76,11 +76,13 @@ def read_cell(path: Path) -> Run:
             raise ValueError("it is a folder") from None
         except ValueError:
             raise ValueError("it lacks lines") from None
-        cell = _HEAD.validate_json(head)
-        rows = [_ROUND.validate_json(line) for line in rounds]
-        run = Run(cell, rows, _SUMMARY.validate_json(summary))
+        cell = _read(_HEAD, head, "its first line")
+        rows = [_read(_ROUND, line, f"round {n}") for n, line in enumerate(rounds, 1)]
+        run = Run(cell, rows, _read(_SUMMARY, summary, "its last line"))
         _check_rounds(rows)
         wanted = cell["settings"].get("num-rounds")
+        if type(wanted) is not int:
+            raise ValueError(f"it has num-rounds = {wanted!r}")
         if cell["settings"].get("stop-after") and stopped_after(rows) == len(rows) < wanted:
             rows += after_the_stop(rows, wanted)
         if len(rows) != wanted:
@@ -89,6 +91,11 @@ def read_cell(path: Path) -> Run:
         if path.stem.rpartition("-")[0] != name:
             raise ValueError(f"it holds {name}")
     return run
+
+
+def _read(kind: TypeAdapter[Any], line: bytes, where: str) -> Any:
+    with in_plain_words(f"{where}: "):
+        return kind.validate_json(line)
 
 
 def _check_rounds(rows: list[dict[str, Any]]) -> None:
