@@ -26,7 +26,8 @@ from scipy.stats import ttest_rel
 
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.data.datasets import as_float, load_dataset
+from pncs_flower.simulations.data.datasets import load_dataset
+from pncs_flower.simulations.data.images import as_float
 from pncs_flower.simulations.models.small import build_model
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.run.training import evaluate

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from .data.datasets import DATASETS
+
 __all__ = [
     "APP_DIRECTORY",
     "CHOICES",
@@ -47,7 +49,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "schedule": ("fashion-mnist", "cifar-10", "short"),
     "unseen": ("uniform", "first"),
     "aggregation": ("examples", "uniform"),
-    "dataset": ("digits", "fashion-mnist", "cifar10"),
+    "dataset": tuple(DATASETS),
     "evaluate-on": ("test", "validation"),
     "partition": ("shards", "dirichlet", "iid"),
     "model": ("linear", "mlp", "cnn", "resnet18", "mobilenet_v3_small", "vgg16"),
@@ -81,7 +83,7 @@ _READ_BY: dict[str, dict[str, tuple[str, ...]]] = {
         "unseen": ("active-fl",),
         "schedule": ("fedcor",),
     },
-    "dataset": {"data-dir": ("fashion-mnist", "cifar10")},
+    "dataset": {"data-dir": tuple(name for name, each in DATASETS.items() if each.files)},
     "partition": {"shards-per-client": ("shards",), "dirichlet-alpha": ("dirichlet",)},
     "model": dict.fromkeys(
         ("weights", "normalization", "resize", "trainable-layers", "features", "cache-dir"),

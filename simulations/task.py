@@ -10,13 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .config import Agreeing, Config
-from .data.datasets import (
-    as_float,
-    dataset_fingerprint,
-    every_nth_of_each_class,
-    load_dataset,
-    unwritable,
-)
+from .data.datasets import dataset_fingerprint, load_dataset
+from .data.images import as_float, every_nth_of_each_class, unwritable
 from .data.partitions import check_partition, partition_examples
 from .models.cut_network import FROZEN_PREFIX, build_tail
 from .models.frozen import load_frozen, weights_fingerprint

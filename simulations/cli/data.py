@@ -7,14 +7,14 @@ import numpy as np
 import typer
 
 from ..data.datasets import DATASETS, dataset_fingerprint, load_dataset
-from ..data.download import SOURCES, download
+from ..data.download import download
 from .console import out, said_plainly
 
 __all__ = ["data"]
 
 data = typer.Typer(help="The data sets.", no_args_is_help=True)
 
-_OFFICIAL = {"digits": (1442, 355), "fashion-mnist": (60000, 10000), "cifar10": (50000, 10000)}
+_PUBLISHED = [name for name, dataset in DATASETS.items() if dataset.download]
 
 _FOLDER = Annotated[
     str, typer.Option("--data-dir", help="Folder of the data set; empty: the usual one.")
@@ -30,13 +30,13 @@ def list_(data_dir: _FOLDER = "") -> None:
             state = "found"
         except (OSError, ValueError):
             state = f"not found; pncs data check {name} says how to have it"
-        train, test = _OFFICIAL[name]
+        train, test = DATASETS[name].sizes
         out.print(f"{name:<14} {train:>5} + {test:>5} examples  {state}")
 
 
 @data.command()
 def get(
-    name: Annotated[str, typer.Argument(help="fashion-mnist or cifar10.")],
+    name: Annotated[str, typer.Argument(help=f"{' or '.join(_PUBLISHED)}.")],
     data_dir: Annotated[Path, typer.Option(help="Folder to put it in.")] = Path("data"),
     address: Annotated[
         str, typer.Option("--from", help="A mirror, in place of where it is published.")
@@ -44,11 +44,12 @@ def get(
 ) -> None:
     """Download a data set and check it; what is there and sound is not fetched again."""
     with said_plainly():
-        if name not in SOURCES:
-            raise ValueError(f"{name!r} cannot be downloaded: there are {', '.join(SOURCES)}")
-        folder = download(
-            SOURCES[name],
-            data_dir.expanduser().resolve(),
+        if name not in _PUBLISHED:
+            raise ValueError(f"{name!r} cannot be downloaded: there are {', '.join(_PUBLISHED)}")
+        folder = data_dir.expanduser().resolve()
+        download(
+            DATASETS[name],
+            folder,
             lambda file, size: out.print(f"{file}: {size / 1e6:.1f} MB"),
             address,
         )
@@ -72,9 +73,10 @@ def check(name: str, data_dir: _FOLDER = "") -> None:
             out.print(
                 f"{part}: {len(labels)} examples, {counts.min()} to {counts.max()} of a class",
             )
-        if tuple(len(labels) for _, labels in parts) != _OFFICIAL[name]:
+        sizes = DATASETS[name].sizes
+        if tuple(len(labels) for _, labels in parts) != sizes:
             raise ValueError(
-                f"{name} should have {' + '.join(map(str, _OFFICIAL[name]))} examples: some are "
-                "missing or do not belong to it"
+                f"{name} should have {sizes[0]} + {sizes[1]} examples: some are missing or do not "
+                "belong to it"
             )
         out.print(f"fingerprint {dataset_fingerprint(name, data_dir)}")

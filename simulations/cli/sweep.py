@@ -88,7 +88,7 @@ def reproduce(
     ] = False,
     dataset: Annotated[
         str | None,
-        typer.Option("--data", help="digits, fashion-mnist or cifar10, in place of the paper's."),
+        typer.Option("--data", help=f"{', '.join(CHOICES['dataset'])}, in place of the paper's."),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
     weights: Annotated[Path | None, typer.Option(help="State dict of torchvision's vgg16.")] = None,
@@ -214,7 +214,7 @@ def _run_table1(
             lambda done, total: bar.update(task, completed=done, total=total),
         )
         rows = analyse(study, observed)
-        page = write_table1(folder, study, observed, rows)
+        page = write_table1(folder, study, rows)
     for verdict, text, _ in judge_rows(rows):
         out.print(f"{verdict}: {text}", soft_wrap=True)
     out.print(f"Report: {page}", soft_wrap=True)

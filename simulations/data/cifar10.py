@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["cifar10_files", "read_cifar10"]
+from .images import Dataset, ImageData
+
+__all__ = ["CIFAR10"]
 
 _SUFFIXES = (".jpg", ".jpeg", ".png")
 _PARTS = ("train", "test")
@@ -14,17 +16,16 @@ _NUM_CLASSES = 10
 Part = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
-def cifar10_files(folder: Path) -> list[Path]:
-    """Return the files that the data set is read from, sorted.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the folder holds neither layout.
-    """
+def _files(folder: Path) -> dict[str, Path]:
     batches = folder / "cifar-10-batches-py"
     if batches.is_dir():
-        return sorted(path for path in batches.iterdir() if path.is_file())
+        files = sorted(path for path in batches.iterdir() if path.is_file())
+    else:
+        files = _image_files(folder)
+    return {str(path.relative_to(folder)): path for path in files}
+
+
+def _image_files(folder: Path) -> list[Path]:
     files = [
         path
         for part in _PARTS
@@ -41,53 +42,34 @@ def cifar10_files(folder: Path) -> list[Path]:
     return files
 
 
-def read_cifar10(folder: Path) -> tuple[str, Part, Part]:
-    """Read the data set.
-
-    Parameters
-    ----------
-    folder : Path
-        The one given to torchvision as ``root``, or one with ``train/<class>/`` and
-        ``test/<class>/``, where classes in alphabetical order have labels 0 to 9.
-
-    Returns
-    -------
-    title : str
-        ``"CIFAR-10"``; from JPEG files, which are an approximation, ``"CIFAR-10 (JPEG)"``.
-    train, test : tuple of np.ndarray
-        Images of shape (N, 3, height, width), dtype uint8, and labels of shape (N,).
-
-    Raises
-    ------
-    FileNotFoundError
-        If the folder holds neither layout.
-    ValueError
-        If a file is damaged, or if classes or sizes of images differ.
-    """
-    files = cifar10_files(folder)
-    if files[0].parent.name == "cifar-10-batches-py":
-        return "CIFAR-10", _read_batches(folder, train=True), _read_batches(folder, train=False)
-    lossy = any(path.suffix.lower() != ".png" for path in files)
-    train, test = (_read_images(folder, part, files) for part in _PARTS)
+def _load(folder: Path) -> ImageData:
+    if (folder / "cifar-10-batches-py").is_dir():
+        title = "CIFAR-10"
+        train, test = (_read_batches(folder, train) for train in (True, False))
+    else:
+        files = _image_files(folder)
+        lossless = all(path.suffix.lower() == ".png" for path in files)
+        title = "CIFAR-10" if lossless else "CIFAR-10 (JPEG)"
+        train, test = (_read_images(folder, part, files) for part in _PARTS)
     if train[0].shape[1:] != test[0].shape[1:]:
         raise ValueError(
             f"{folder}: images for training are {_size(train[0])}, those for testing "
             f"{_size(test[0])}: give all of them one size"
         )
-    return "CIFAR-10 (JPEG)" if lossy else "CIFAR-10", train, test
+    return ImageData(*train, *test, num_classes=_NUM_CLASSES, max_value=255, title=title)
 
 
 def _read_batches(folder: Path, train: bool) -> Part:
-    from torchvision.datasets import CIFAR10
+    from torchvision import datasets
 
     # These files are pickles, which could run code: torchvision unpickles a file only if its
     # checksum is that of the published one.
     try:
-        data = CIFAR10(str(folder), train=train)
+        data = datasets.CIFAR10(str(folder), train=train)
     except RuntimeError:
         raise ValueError(
-            f"{folder / CIFAR10.base_folder}: a file is missing or has another checksum than the "
-            "published one: download the data set again"
+            f"{folder / datasets.CIFAR10.base_folder}: a file is missing or has another checksum "
+            "than the published one: download the data set again"
         ) from None
     images = np.ascontiguousarray(data.data.transpose(0, 3, 1, 2))
     return images, np.array(data.targets, dtype=np.int64)
@@ -124,3 +106,13 @@ def _read_images(folder: Path, part: str, files: list[Path]) -> Part:
 
 def _size(images: NDArray[np.uint8]) -> str:
     return f"{images.shape[3]}x{images.shape[2]}"
+
+
+def _download(mirror: str) -> tuple[str, list[tuple[str, str]]]:
+    from torchvision import datasets
+
+    source = datasets.CIFAR10
+    return ".", [(f"{mirror}{source.filename}" if mirror else source.url, source.tgz_md5)]
+
+
+CIFAR10 = Dataset("cifar10", (50000, 10000), _load, Path("data"), _files, _download)

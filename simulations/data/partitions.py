@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pncs_flower.randomness import derive_seed, generator
 
 if TYPE_CHECKING:
-    from flwr_datasets.partitioner import DirichletPartitioner, Partitioner
+    from flwr_datasets.partitioner import Partitioner
 
 __all__ = ["check_partition", "partition_examples"]
 
@@ -28,25 +28,6 @@ def partition_examples(
 ) -> list[NDArray[np.int64]]:
     """Divide examples among clients by their labels, with Flower's partitioners.
 
-    Parameters
-    ----------
-    labels : np.ndarray
-        Shape (N,): the label of each example.
-    num_clients : int
-        How many clients there are.
-    scheme : {"shards", "dirichlet", "iid"}
-        ``"shards"``: ``num_clients * shards_per_client`` shards of equal size, each of a single
-        label, dealt out at random (PNCS, arXiv:2506.15923, section VI). Every class gives as many
-        shards as every other; what does not fill a shard of that size is left out.
-        ``"dirichlet"``: of each class, clients get shares drawn from a Dirichlet distribution.
-        ``"iid"``: shuffled and cut in equal parts.
-    shards_per_client : int (default: 2)
-        Fewer is more non-IID.
-    dirichlet_alpha : float (default: 0.5)
-        Concentration; smaller is more non-IID.
-    seed : int (default: 0)
-        The same seed gives the same partition.
-
     Returns
     -------
     list of np.ndarray
@@ -56,29 +37,22 @@ def partition_examples(
     ------
     ValueError
         If the examples cannot be divided so.
-    """
-    _check_counts(labels, num_clients, scheme, shards_per_client)
-    from flwr_datasets.partitioner import IidPartitioner, ShardPartitioner
 
-    partitioner: Partitioner
-    if scheme == "shards":
-        shard_size, shards_per_class = _shard_size(labels, num_clients, shards_per_client)
-        keep = shard_size * shards_per_class
-        chosen = np.concatenate([np.flatnonzero(labels == c)[:keep] for c in np.unique(labels)])
-        partitioner = ShardPartitioner(
-            num_clients,
-            partition_by="label",
-            num_shards_per_partition=shards_per_client,
-            shard_size=shard_size,
-            seed=derive_seed(seed, "partition"),
-        )
-    elif scheme == "dirichlet":
-        chosen = np.arange(len(labels))
-        partitioner = _dirichlet(num_clients, dirichlet_alpha, seed)
-    else:
-        chosen = generator(seed, "partition").permutation(len(labels))
-        partitioner = IidPartitioner(num_clients)
-    return _run(partitioner, labels, chosen, num_clients)
+    Notes
+    -----
+    ``"shards"``: ``num_clients * shards_per_client`` shards of equal size, each of a single label,
+    dealt out at random (PNCS, arXiv:2506.15923, section VI). Every class gives as many shards as
+    every other; what does not fill a shard of that size is left out. ``"dirichlet"``: of each
+    class, clients get shares drawn from a Dirichlet distribution. ``"iid"``: shuffled and cut in
+    equal parts.
+    """
+    partitioner = _partitioner(
+        labels, num_clients, scheme, shards_per_client, dirichlet_alpha, seed
+    )
+    with _drawing(num_clients):
+        parts = [partitioner.load_partition(client) for client in range(num_clients)]
+    # As NumPy from the start: a column read value by value takes a minute for a million examples.
+    return [np.asarray(part.with_format("numpy")["example"][:], np.int64) for part in parts]
 
 
 def check_partition(
@@ -91,26 +65,58 @@ def check_partition(
     seed: int = 0,
 ) -> None:
     """Raise what `partition_examples` would raise, in a second at most."""
-    _check_counts(labels, num_clients, scheme, shards_per_client)
-    if scheme == "dirichlet":
-        from datasets import Dataset
-
-        partitioner = _dirichlet(num_clients, dirichlet_alpha, seed)
-        partitioner.dataset = Dataset.from_dict({"label": labels})
-        with _drawing(num_clients):
-            _ = partitioner.num_partitions  # which draws the sizes, and copies no example
-
-
-def _dirichlet(num_clients: int, alpha: float, seed: int) -> "DirichletPartitioner":
-    from flwr_datasets.partitioner import DirichletPartitioner
-
-    return DirichletPartitioner(
-        num_clients,
-        partition_by="label",
-        alpha=float(alpha),
-        min_partition_size=1,
-        seed=derive_seed(seed, "partition"),
+    partitioner = _partitioner(
+        labels, num_clients, scheme, shards_per_client, dirichlet_alpha, seed
     )
+    with _drawing(num_clients):
+        _ = partitioner.num_partitions  # which draws what is random, and copies no example
+
+
+def _partitioner(
+    labels: NDArray[np.int64],
+    num_clients: int,
+    scheme: str,
+    shards_per_client: int,
+    alpha: float,
+    seed: int,
+) -> "Partitioner":
+    """Return Flower's partitioner, with the examples that it is to divide."""
+    if num_clients < 1 or num_clients > len(labels):
+        raise ValueError(
+            f"{num_clients} clients cannot share {len(labels)} examples: have between 1 and "
+            f"{len(labels)} clients"
+        )
+    from datasets import Dataset
+    from flwr_datasets import partitioner as partitioners
+
+    partitioner: Partitioner
+    chosen = np.arange(len(labels))
+    if scheme == "shards":
+        shard_size, shards_per_class = _shard_size(labels, num_clients, shards_per_client)
+        keep = shard_size * shards_per_class
+        chosen = np.concatenate([np.flatnonzero(labels == c)[:keep] for c in np.unique(labels)])
+        partitioner = partitioners.ShardPartitioner(
+            num_clients,
+            partition_by="label",
+            num_shards_per_partition=shards_per_client,
+            shard_size=shard_size,
+            seed=derive_seed(seed, "partition"),
+        )
+    elif scheme == "dirichlet":
+        partitioner = partitioners.DirichletPartitioner(
+            num_clients,
+            partition_by="label",
+            alpha=float(alpha),
+            min_partition_size=1,
+            seed=derive_seed(seed, "partition"),
+        )
+    elif scheme == "iid":
+        chosen = generator(seed, "partition").permutation(len(labels))
+        partitioner = partitioners.IidPartitioner(num_clients)
+    else:
+        raise ValueError(f"partition {scheme!r} must be one of shards, dirichlet, iid")
+    partitioner.dataset = Dataset.from_dict({"label": labels[chosen], "example": chosen})
+    return partitioner
 
 
 @contextmanager
@@ -125,20 +131,6 @@ def _drawing(num_clients: int) -> Iterator[None]:
             f"the examples cannot be divided among {num_clients} clients so that each has one: "
             f"have fewer clients, or a larger dirichlet-alpha ({error})"
         ) from error
-
-
-def _check_counts(
-    labels: NDArray[np.int64], num_clients: int, scheme: str, shards_per_client: int
-) -> None:
-    if num_clients < 1 or num_clients > len(labels):
-        raise ValueError(
-            f"{num_clients} clients cannot share {len(labels)} examples: have between 1 and "
-            f"{len(labels)} clients"
-        )
-    if scheme not in ("shards", "dirichlet", "iid"):
-        raise ValueError(f"partition {scheme!r} must be one of shards, dirichlet, iid")
-    if scheme == "shards":
-        _shard_size(labels, num_clients, shards_per_client)
 
 
 def _shard_size(
@@ -164,19 +156,3 @@ def _shard_size(
             f"the smallest class: have at most {counts.min() * len(classes)} shards in all"
         )
     return shard_size, shards_per_class
-
-
-def _run(
-    partitioner: "Partitioner",
-    labels: NDArray[np.int64],
-    chosen: NDArray[np.int64],
-    num_clients: int,
-) -> list[NDArray[np.int64]]:
-    from datasets import Dataset
-
-    columns: dict[str, Any] = {"label": labels[chosen], "example": chosen}
-    partitioner.dataset = Dataset.from_dict(columns)
-    with _drawing(num_clients):
-        parts = [partitioner.load_partition(client) for client in range(num_clients)]
-    # As NumPy from the start: a column read value by value takes a minute for a million examples.
-    return [np.asarray(part.with_format("numpy")["example"][:], np.int64) for part in parts]

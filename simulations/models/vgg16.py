@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pncs_flower.randomness import derive_seed
 
-from ..data.datasets import as_float
+from ..data.images import as_float
 from .state_dict import State, read_state
 
 if TYPE_CHECKING:

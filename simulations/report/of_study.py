@@ -1,23 +1,16 @@
-"""The page, the numbers and the rule that a study of client pairs leaves."""
+"""The page and the numbers that a study of client pairs leaves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from pncs_flower.files import write_whole
-
-from ..study.observe import Observations
-from ..study.rule import rule_file
-from ..study.study import ALL, RANDOM, Row, Study, fitted_model
+from ..study.study import ALL, RANDOM, Row, Study
 from ..task import load_inputs
 from .figures import new_figure, save
 from .page import Section, block, picture, write_csv, write_page
 
-__all__ = ["FITTED", "judge_rows", "write_table1"]
-
-FITTED = "fitted_rule.py"
-"""Name of the file with the fitted model as a selection rule."""
+__all__ = ["judge_rows", "write_table1"]
 
 _TITLE = "Table 1: which feature tells a good pair (arXiv:2506.15923, section V-B)"
 
@@ -53,15 +46,9 @@ def judge_rows(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
     return [("holds" if good else "does not hold", text, shown) for good, text, shown in claims]
 
 
-def write_table1(
-    folder: Path,
-    study: Study,
-    observed: Mapping[tuple[int, int], Observations],
-    rows: Sequence[Row],
-) -> Path:
-    """Write ``report.html``, ``table1.csv`` and ``fitted_rule.py``, and return the page."""
+def write_table1(folder: Path, study: Study, rows: Sequence[Row]) -> Path:
+    """Write ``report.html`` and ``table1.csv``, and return the page."""
     _write_csv(folder / "table1.csv", study, rows)
-    write_whole(folder / FITTED, rule_file(fitted_model(study, observed)))
     _draw(folder / "iterations.png", rows)
     inputs = load_inputs(next(iter(study.configs().values())))
     verdicts = [
@@ -117,11 +104,6 @@ def write_table1(
                     ["setting", "value"],
                     settings,
                     "Other settings are the app's defaults.",
-                ),
-                block(
-                    "text",
-                    f"{FITTED} is the model of all features as a selection rule; its first lines "
-                    "say how to use it.",
                 ),
             ],
         ),

@@ -1,8 +1,7 @@
 """Which pair of clients to choose, by logistic regression on what is said of their gradients."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -39,15 +38,6 @@ class PairModel:
         ):
             total = total + weight * (features[name] - mean) / deviation
         return total
-
-    def to_json(self) -> str:
-        """Return the model as one line of JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "PairModel":
-        """Read what `to_json` gave."""
-        return cls(**{key: tuple(value) for key, value in json.loads(text).items()})
 
 
 def label_pairs(accuracies: Vector, labels: Labels) -> Vector:

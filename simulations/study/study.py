@@ -23,7 +23,7 @@ from .features import FEATURES
 from .model import Labels, PairModel, fit_pair_model, label_pairs, relative_losses
 from .observe import Observations, observe_pairs, read_observations, write_observations
 
-__all__ = ["ALL", "RANDOM", "Row", "Study", "analyse", "fitted_model", "run_study"]
+__all__ = ["ALL", "RANDOM", "Row", "Study", "analyse", "run_study"]
 
 ALL, RANDOM = "all features", "a random pair"
 """Rows beside those of the features: the model of all, and the mean over all pairs."""
@@ -207,11 +207,6 @@ def analyse(study: Study, observed: Mapping[tuple[int, int], Observations]) -> l
         Row(ALL, {}, float("nan"), _judged(study, observed, FEATURES)),
         Row(RANDOM, {}, float("nan"), (loss.mean(-1) - least) / spread),
     ]
-
-
-def fitted_model(study: Study, observed: Mapping[tuple[int, int], Observations]) -> PairModel:
-    """Return the model of all features, fitted on all seeds with min-max labels."""
-    return _fit(study, observed, list(range(study.seeds)), FEATURES, "min-max")
 
 
 def _judged(

@@ -7,12 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pncs_flower.simulations.data.datasets import (
-    DEBIAN_FASHION_MNIST,
-    as_float,
-    dataset_fingerprint,
-    load_dataset,
-)
+from pncs_flower.simulations.data.datasets import DATASETS, dataset_fingerprint, load_dataset
+from pncs_flower.simulations.data.images import as_float
 
 
 def write_idx(path: Path, values: np.ndarray) -> None:
@@ -90,7 +86,8 @@ def test_a_compressed_file_that_is_damaged_is_named(content: bytes, tmp_path: Pa
 
 
 @pytest.mark.skipif(
-    not DEBIAN_FASHION_MNIST.is_dir(), reason="needs Debian's package dataset-fashion-mnist"
+    not DATASETS["fashion-mnist"].usual_folder.is_dir(),
+    reason="needs Debian's package dataset-fashion-mnist",
 )
 def test_debians_package_is_found() -> None:
     data = load_dataset("fashion-mnist")
