@@ -20,23 +20,7 @@ _STATUS_OK = 0
 
 
 def call_app(message: Message, context: Context, app: App) -> Message:
-    """Call an app of either kind with a message of a message-based strategy.
-
-    Parameters
-    ----------
-    message : Message
-        Instruction with one array record and one config record.
-    context : Context
-        The client's context. That the app is of the older kind is noted in its state, because the
-        next message may meet a new process.
-    app : callable
-        The app.
-
-    Returns
-    -------
-    Message
-        Its reply, with one array record (training) and one metric record.
-    """
+    """Call an app of either kind with a message of a message-based strategy."""
     if message.metadata.message_type not in _NAMES:
         return app(message, context)
     instruction, _ = _NAMES[message.metadata.message_type]
@@ -47,6 +31,7 @@ def call_app(message: Message, context: Context, app: App) -> Message:
             # Only the handler of `client_fn` looks for this name, before it calls the client.
             if error.args != (f"{instruction}.parameters",):
                 raise
+            # The next message may meet a new process.
             context.state[_STATE] = ConfigRecord({"detected": True})
     return _call_client_fn(message, context, app)
 

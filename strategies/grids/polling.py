@@ -53,18 +53,9 @@ class PollingGrid(GridWrapper):
     longer than it must, and a client that trains for an hour costs no more requests than it would
     otherwise.
 
-    Parameters
-    ----------
-    grid : Grid
-        The real grid.
-    least_pause : float (default: 0.2)
-        Seconds between two looks, at least.
-    simulated : bool (default: False)
-        The grid is that of a simulation. Where there are many messages, have at most one to each
-        client open, and few in all: others are pushed as replies come. When none comes for half a
-        second, twice as many may be open, so that many workers with long work all get some. (A
-        SuperNode, on the other hand, finds its next message at once if it is there, and else
-        sleeps.) And a dead worker of the simulation ends the run: see `check_workers`.
+    In a simulation, at most one of many messages to each client is open, and few in all: others are
+    pushed as replies come. (A SuperNode, on the other hand, finds its next message at once if it is
+    there, and else sleeps.) And a dead worker ends the run.
     """
 
     def __init__(
@@ -107,11 +98,6 @@ class PollingGrid(GridWrapper):
         Flower does not replace it and keeps giving it messages, each of which fails at once, so
         that soon nearly all clients fail and the run still counts as completed. Only in a
         simulation: on a SuperLink, an error is what some node says.
-
-        Raises
-        ------
-        DeadWorkerError
-            Says what Ray says.
         """
         if not self.simulated:
             return
@@ -129,19 +115,7 @@ class PollingGrid(GridWrapper):
 
 
 class OpenMessages:
-    """Messages whose replies are looked for; true while there are any.
-
-    Parameters
-    ----------
-    grid : Grid
-        The grid.
-    messages : iterable of Message
-        The messages.
-    least_pause : float
-        Seconds between two looks, at least.
-    windowed : bool
-        Whether few of many messages are open at a time.
-    """
+    """Messages whose replies are looked for; true while there are any."""
 
     def __init__(
         self, grid: Grid, messages: Iterable[Message], least_pause: float, windowed: bool

@@ -28,13 +28,7 @@ def takes(function: Callable[..., Any], name: str) -> bool:
 
 
 def check_arguments(function: Callable[..., Any], names: Iterable[str]) -> None:
-    """Refuse arguments that the installed Flower does not know.
-
-    Raises
-    ------
-    TypeError
-        Names the argument, the release, and the arguments that there are.
-    """
+    """Refuse arguments that the installed Flower does not know."""
     for name in names:
         if not takes(function, name):
             known = [known for known in inspect.signature(function).parameters if known != "self"]
@@ -50,11 +44,6 @@ def set_task_identity(run_id: int) -> None:
 
     Recent releases stamp every message with the identity of the task that makes it. Outside a run
     there is none, and no public way to set one. Older releases stamp a message when it is sent.
-
-    Parameters
-    ----------
-    run_id : int
-        The run that messages are to belong to.
     """
     if find_spec("flwr.supercore.task_identity") is None:
         return

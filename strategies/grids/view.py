@@ -18,13 +18,7 @@ __all__ = ["GridView", "GridWrapper"]
 
 
 class GridWrapper(Grid):
-    """A grid that hands everything on to another one, for others to build on.
-
-    Parameters
-    ----------
-    grid : Grid
-        The real grid.
-    """
+    """A grid that hands everything on to another one, for others to build on."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -75,21 +69,7 @@ class GridWrapper(Grid):
 
 
 class GridView(GridWrapper):
-    """A grid whose nodes are a fixed list; all else is the real grid's.
-
-    Parameters
-    ----------
-    grid : Grid
-        The real grid.
-    node_ids : iterable of int
-        The nodes to show.
-
-    Raises
-    ------
-    TooFewClientsError
-        From `get_node_ids` and `get_nodes`, if a strategy has looked at the list more than 10
-        times, for over 3 seconds: it waits for more nodes, and there will be none.
-    """
+    """A grid whose nodes are a fixed list; a strategy that waits for more is told so."""
 
     def __init__(self, grid: Grid, node_ids: Iterable[int]) -> None:
         super().__init__(grid)

@@ -39,28 +39,7 @@ _NUMPY = "numpy.ndarray"
 
 
 class LegacyBase(Strategy):
-    """Translate between messages and the older interface's instructions and results.
-
-    Parameters
-    ----------
-    older : flwr.server.strategy.Strategy
-        The strategy.
-    array_names : sequence of str or None
-        Names of the model's arrays; numbers if None.
-    grid : ProxyGrid
-        Knows the clients.
-
-    Attributes
-    ----------
-    parameters : Parameters
-        The model of this round.
-    instructions : dict of int to FitIns or EvaluateIns
-        What the strategy wants sent to each node, as it made it last.
-    outcomes, failures : dict and list
-        What came back: results by node, and failures as Flower's server hands them over.
-    aggregated : tuple
-        What the strategy made of them.
-    """
+    """Translate between messages and the older interface's instructions and results."""
 
     # An older client always says how many examples it has trained on.
     weighted_by_key = NUM_EXAMPLES
@@ -75,22 +54,16 @@ class LegacyBase(Strategy):
             )
         self.older = older
         self.parameters = Parameters([], _NUMPY)
-        self.instructions: dict[int, Any] = {}
+        self.instructions: dict[int, Any] = {}  # by node, as the strategy made them last
         self.outcomes: Outcomes = {}
-        self.failures: list[Failure] = []
+        self.failures: list[Failure] = []  # as Flower's server hands them over
+        # What the strategy made of the last outcomes.
         self.aggregated: tuple[Any, dict[str, Scalar]] = (None, {})
         self._grid = grid
         self._names = None if array_names is None else tuple(array_names)
 
     def check(self, num_selected: int) -> None:
-        """Refuse a strategy that could not work with the clients it is given.
-
-        Raises
-        ------
-        ValueError
-            If it would wait for more clients for ever, leave out some of the chosen, or expects
-            another number of them.
-        """
+        """Refuse a strategy that could not work with the clients it is given."""
         strategy: object = self.older
         while isinstance(strategy, OlderStrategy):
             limits = ("min_fit_clients", "min_available_clients")
@@ -98,13 +71,7 @@ class LegacyBase(Strategy):
             strategy = getattr(strategy, "strategy", None)
 
     def arrays(self, parameters: Parameters) -> ArrayRecord:
-        """Return a model under the names of its arrays.
-
-        Raises
-        ------
-        ValueError
-            If it is not made of NumPy arrays, or there are more or fewer than have names.
-        """
+        """Return a model under the names of its arrays."""
         if parameters.tensor_type != _NUMPY:
             raise ValueError(
                 f"the model's tensors are of type {parameters.tensor_type!r}, but must be "
@@ -238,13 +205,7 @@ class _View(SimpleClientManager):
         min_num_clients: int | None = None,
         criterion: Criterion | None = None,
     ) -> list[ClientProxy]:
-        """Draw from the clients shown.
-
-        Raises
-        ------
-        TooFewClientsError
-            If more are wanted: no others will come.
-        """
+        """Draw from the clients shown."""
         wanted = max(num_clients, min_num_clients or 0)
         if wanted > len(self.clients):
             raise TooFewClientsError(

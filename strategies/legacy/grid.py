@@ -33,19 +33,11 @@ _REMEDY = (
 
 
 class ProxyGrid(Grid):
-    """Ask the clients of a client manager, all at the same time.
-
-    Attributes
-    ----------
-    manager : ClientManager or None
-        That of the server; set anew in each round.
-    proxies : dict of int to ClientProxy
-        The clients seen so far, by the node ids that this grid gives them: older servers know
-        their clients by texts.
-    """
+    """Ask the clients of a client manager, all at the same time."""
 
     def __init__(self) -> None:
-        self.manager: ClientManager | None = None
+        self.manager: ClientManager | None = None  # the server's, set anew in each round
+        # By the node ids that this grid gives them: older servers know their clients by texts.
         self.proxies: dict[int, ClientProxy] = {}
         self._id_of: dict[str, int] = {}
 

@@ -96,13 +96,7 @@ class LegacySelection(Strategy):
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
-        """Carry out the pre-round, choose, and return the instructions for the chosen.
-
-        Raises
-        ------
-        SelectionError
-            As `SelectionStrategy.configure_train`.
-        """
+        """Carry out the pre-round, choose, and return the instructions for the chosen."""
         configure = self._selection.configure_train
         pairs = self._configure(configure, server_round, parameters, client_manager)
         chosen: list[tuple[ClientProxy, FitIns]] = []
@@ -123,13 +117,7 @@ class LegacySelection(Strategy):
         results: list[tuple[ClientProxy, FitRes]],
         failures: list[Failure],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
-        """Drop the updates that cannot be used; the base aggregates the others, by client.
-
-        Raises
-        ------
-        EmptyRoundsError
-            If this was the last of too many rounds in a row without a new model.
-        """
+        """Drop the updates that cannot be used; the base aggregates the others, by client."""
         replies = self._replies(results, failures)
         arrays, _ = self._selection.aggregate_train(server_round, replies)
         _, metrics = self._base.aggregated
