@@ -15,6 +15,7 @@ __all__ = [
     "check_base",
     "check_evaluation",
     "check_limits",
+    "hint_at_attribute",
     "joins_bytes",
     "least_evaluating",
     "named_base",
@@ -107,6 +108,15 @@ def unwrap(strategy: object) -> Iterator[Strategy]:
     while isinstance(strategy, Strategy):
         yield strategy
         strategy = getattr(strategy, "strategy", None)
+
+
+def hint_at_attribute(base: object, name: str) -> str:
+    """Return where an attribute of a base strategy is to be found from the strategy around it."""
+    for depth, strategy in enumerate(unwrap(base)):
+        if not name.startswith("__") and hasattr(strategy, name):
+            where = ".".join(["base", *["strategy"] * depth])
+            return f", but its {type(strategy).__name__} has: use strategy.{where}.{name}"
+    return ""
 
 
 def joins_bytes(base: Strategy) -> bool:

@@ -2,21 +2,29 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import wraps
 from glob import escape
 from io import FileIO
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast
 
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.common import log
 
 from pncs_flower.files import PARTIAL, naming, write_whole
 
-__all__ = ["Records", "RoundListener", "RoundRecord", "append_json_line", "write_json_lines"]
+__all__ = [
+    "Records",
+    "RoundListener",
+    "RoundRecord",
+    "append_json_line",
+    "heard",
+    "write_json_lines",
+]
 
 _SHOWN = 20  # clients in the line of a log
 
@@ -123,6 +131,28 @@ class RoundListener:
 
     def failed(self, error: BaseException) -> None:
         """Hear of an error that ends the run; of the same one perhaps more than once."""
+
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+class _Listened(Protocol):
+    _listeners: list[RoundListener]
+
+
+def heard(method: _Method) -> _Method:
+    """Have the listeners of an object hear of an error that passes through a method of it."""
+
+    @wraps(method)
+    def call(self: _Listened, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except BaseException as error:
+            for listener in self._listeners:
+                listener.failed(error)
+            raise
+
+    return cast(_Method, call)
 
 
 class Records(RoundListener):

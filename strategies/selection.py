@@ -5,10 +5,10 @@ Each phase is a file of `round/`, and an `OpenRound` goes through all of them.
 """
 
 from collections.abc import Callable, Iterable
-from functools import partial, wraps
+from functools import partial
 from logging import INFO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
@@ -16,13 +16,13 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from . import timeouts
-from .base_strategy import check_base, joins_bytes, same_for_all, unwrap
+from .base_strategy import check_base, hint_at_attribute, joins_bytes, same_for_all
 from .checks import check_whole
-from .errors import EmptyRoundsError, SelectionError
+from .errors import SelectionError
 from .grids.polling import polled
 from .grids.releases import check_arguments
 from .options import CheckedOptions, SelectionOptions
-from .record import Records, RoundListener, RoundRecord
+from .record import Records, RoundListener, RoundRecord, heard
 from .replies.model import Model
 from .resume.resumption import Resumption
 from .round import training
@@ -37,23 +37,6 @@ from .stopping import EvaluateFunction, Loop, ShouldStop, naming_round
 from .traffic import Traffic
 
 __all__ = ["SelectionStrategy"]
-
-_Method = TypeVar("_Method", bound=Callable[..., Any])
-
-
-def _heard(method: _Method) -> _Method:
-    """Have the listeners hear of an error that passes through a method."""
-
-    @wraps(method)
-    def call(self: "SelectionStrategy", *args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(self, *args, **kwargs)
-        except BaseException as error:
-            for listener in self._listeners:
-                listener.failed(error)
-            raise
-
-    return cast(_Method, call)
 
 
 class SelectionStrategy(Strategy):
@@ -86,32 +69,17 @@ class SelectionStrategy(Strategy):
     """
 
     def __init__(
-        self,
-        base: Strategy,
-        rule: SelectionRule,
-        **options: Unpack[SelectionOptions],
+        self, base: Strategy, rule: SelectionRule, **options: Unpack[SelectionOptions]
     ) -> None:
         check_rule(rule)
-        asked = getattr(rule, "num_candidates", None)
         self.options = CheckedOptions.of(options, type(self))
         self.options.check(rule.num_selected)
-        if asked is not None and asked < self.options.min_summaries:
-            raise ValueError(
-                f"min_summaries is {self.options.min_summaries}, but only {asked} candidates are "
-                "asked: no round could be enough"
-            )
         check_base(base, rule.num_selected)
         self.base = base
         self.rule = rule
         self._records = Records(self.options.history_path)
         self.history = self._records.all
-        self._roster = Roster(
-            self.options.min_clients,
-            self.options.wait_timeout,
-            self.options.eligible,
-            self.options.start_timeout,
-            self.options.max_weight,
-        )
+        self._roster = Roster.by(self.options)
         self._selector = Selector(rule, self.options.queue_length, self.options.seed)
         self._asking = Asking(rule, self._selector, self.options)
         self._closing = Closing(base, self.options, self.history)
@@ -155,14 +123,11 @@ class SelectionStrategy(Strategy):
         """
         check_whole(least=0, num_rounds=num_rounds)
         check_arguments(super().start, further)
-        if should_stop is not None and not callable(should_stop):
-            raise TypeError(f"should_stop is {should_stop!r}, but must be callable")
         if self.history:
             raise SelectionError(
                 "this strategy has run before, and remembers who was chosen: make a new one for "
                 "another run, or give it checkpoint= to go on with a run that was stopped"
             )
-        self._records.prepare()
         self._asking.last_round = num_rounds
         self._timeout = timeout
         loop = Loop(partial(super().start, polled(grid), timeout=timeout, **further))
@@ -181,13 +146,14 @@ class SelectionStrategy(Strategy):
         self._records.write()  # of its last checkpoint, there may be something to say
         return result
 
-    @_heard
+    @heard
     def _run(self, loop: Callable[..., Result], **arguments: Any) -> Result:
+        self._records.prepare()
         return loop(**arguments)
 
     # --- training ---------------------------------------------------------------------------
 
-    @_heard
+    @heard
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -216,7 +182,7 @@ class SelectionStrategy(Strategy):
             templates = training.configure(round, self.base, choice.clients)
         return training.send(round, templates, self.options.seed)
 
-    @_heard
+    @heard
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
@@ -232,13 +198,12 @@ class SelectionStrategy(Strategy):
             raise SelectionError(f"round {round.number} has been aggregated already")
         round.trained = True
         received = training.receive(round, replies)
-        with round.timed("aggregation"):
-            outcome = self._closing.close(round, received)
+        outcome = self._closing.close(round, received)
         self._roster.excluded |= outcome.liars
         self._selector.close(round, outcome.used, outcome.sound)
         for listener in self._listeners:
             listener.closed(round.record, outcome.metrics)
-        self._stop_after_empty_rounds()
+        self._closing.stop_after_empty_rounds()
         return outcome.arrays, outcome.metrics
 
     def _opened(
@@ -265,25 +230,9 @@ class SelectionStrategy(Strategy):
             raise SelectionError(f"round {number} was not configured by this strategy")
         return self._open
 
-    def _stop_after_empty_rounds(self) -> None:
-        last = self.history[-self.options.max_empty_rounds :]
-        if len(last) == self.options.max_empty_rounds and not any(
-            record.delivered for record in last
-        ):
-            reasons = [f"{who}: {why}" for who, why in last[-1].reasons("training").items()]
-            if not reasons:
-                reasons = last[-1].notes if last[-1].chosen else ["no client was asked to train"]
-            untried = set(last[-1].clients).difference(*(record.chosen for record in last))
-            raise EmptyRoundsError(
-                f"no client delivered an update in {len(last)} rounds in a row. In round "
-                f"{last[-1].round}: {'; '.join(reasons[:3])}. "
-                f"{len(untried)} of {len(last[-1].clients)} clients were not chosen in these "
-                "rounds: with a larger max_empty_rounds, more would have been tried"
-            )
-
     # --- evaluation: the base strategy's, on the clients that take part ------------------------
 
-    @_heard
+    @heard
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -292,7 +241,7 @@ class SelectionStrategy(Strategy):
         messages = self._evaluation.configure(round, arrays, config, grid)
         return [*messages, *self._asking.ask_ahead(round, arrays)]
 
-    @_heard
+    @heard
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
@@ -307,13 +256,10 @@ class SelectionStrategy(Strategy):
 
     def summary(self) -> None:
         """Log what the strategy does, and then the base strategy's own summary."""
-        request = self.rule.request
-        asked = (
-            f"{request.kind}, sketch {request.sketch}, layers "
-            f"{'all' if request.layers is None else ', '.join(request.layers)}"
-            if request
-            else "nothing"
-        )
+        asked = "nothing"
+        if request := self.rule.request:
+            layers = "all" if request.layers is None else ", ".join(request.layers)
+            asked = f"{request.kind}, sketch {request.sketch}, layers {layers}"
         log(INFO, "\t├──> Selection:")
         log(INFO, "\t│\t├──Rule: %s", self.rule)
         log(INFO, "\t│\t├──Clients per round: %d", self.rule.num_selected)
@@ -348,11 +294,6 @@ class SelectionStrategy(Strategy):
 
         def __getattr__(self, name: str) -> Any:
             """Say where an attribute of the base strategy is to be found."""
-            hint = ""
-            for depth, strategy in enumerate(unwrap(self.__dict__.get("base"))):
-                if not name.startswith("__") and hasattr(strategy, name):
-                    where = ".".join(["base", *["strategy"] * depth])
-                    hint = f", but its {type(strategy).__name__} has: use strategy.{where}.{name}"
-                    break
+            hint = hint_at_attribute(self.__dict__.get("base"), name)
             message = f"{type(self).__name__!r} object has no attribute {name!r}{hint}"
             raise AttributeError(message, name=name, obj=self)

@@ -28,6 +28,8 @@ def naming_round(
     """Have an error in a function of the app, which passes as it is, say in which round it was."""
     if function is None:
         return None
+    if not callable(function):
+        raise TypeError(f"{name} is {function!r}, but must be callable")
 
     @wraps(function)
     def call(number: int, given: _Given) -> _Answer:

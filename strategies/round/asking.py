@@ -48,6 +48,12 @@ class Asking:
     """Asks clients for what a rule wants to know of them."""
 
     def __init__(self, rule: SelectionRule, selector: Selector, options: CheckedOptions) -> None:
+        candidates = getattr(rule, "num_candidates", None)
+        if candidates is not None and candidates < options.min_summaries:
+            raise ValueError(
+                f"min_summaries is {options.min_summaries}, but only {candidates} candidates are "
+                "asked: no round could be enough"
+            )
         self._rule = rule
         self._selector = selector
         self._options = options

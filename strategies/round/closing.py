@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Strategy
 
+from ..errors import EmptyRoundsError
 from ..options import CheckedOptions
 from ..record import RoundRecord
 from ..replies.aggregation import aggregate
@@ -44,6 +45,10 @@ class Closing:
 
     def close(self, round: OpenRound, received: list[Message]) -> Outcome:
         """Sort out the replies and aggregate; the record takes who delivered and the rest."""
+        with round.timed("aggregation"):
+            return self._close(round, received)
+
+    def _close(self, round: OpenRound, received: list[Message]) -> Outcome:
         record, options = round.record, self._options
         checks = UpdateChecks.for_base(
             self._base, round.model, self.common, options.max_weight, options.clip_norm
@@ -71,6 +76,22 @@ class Closing:
         if arrays is None:
             record.notes.append("no new model came out of this round: the last one is kept")
         return Outcome(arrays, metrics, used, sound, liars)
+
+    def stop_after_empty_rounds(self) -> None:
+        """Raise `EmptyRoundsError` if this was the last of too many in a row without an update."""
+        last = self._history[-self._options.max_empty_rounds :]
+        if len(last) < self._options.max_empty_rounds or any(r.delivered for r in last):
+            return
+        reasons = [f"{who}: {why}" for who, why in last[-1].reasons("training").items()]
+        if not reasons:
+            reasons = last[-1].notes if last[-1].chosen else ["no client was asked to train"]
+        untried = set(last[-1].clients).difference(*(record.chosen for record in last))
+        raise EmptyRoundsError(
+            f"no client delivered an update in {len(last)} rounds in a row. In round "
+            f"{last[-1].round}: {'; '.join(reasons[:3])}. "
+            f"{len(untried)} of {len(last[-1].clients)} clients were not chosen in these "
+            "rounds: with a larger max_empty_rounds, more would have been tried"
+        )
 
     def _sketches(self, round: OpenRound) -> SketchCheck | None:
         """Return what the updates are compared with, if they are."""

@@ -19,6 +19,7 @@ from ..base_strategy import check_evaluation, least_evaluating
 from ..errors import SelectionError
 from ..grids.exchange import NOT_LOADED
 from ..grids.polling import is_simulated
+from ..options import CheckedOptions
 from ..record import RoundRecord
 from .introductions import Answer, Introductions, NoModError, read_introduction, too_few
 from .open_round import OpenRound
@@ -67,6 +68,17 @@ class Roster:
         # Of nodes that failed to introduce themselves: how often, and the round to try again in.
         self._failed: dict[int, int] = {}
         self._next_try: dict[int, int] = {}
+
+    @classmethod
+    def by(cls, options: CheckedOptions) -> "Roster":
+        """Return a roster with a strategy's options."""
+        return cls(
+            options.min_clients,
+            options.wait_timeout,
+            options.eligible,
+            options.start_timeout,
+            options.max_weight,
+        )
 
     def meet(self, round: OpenRound, base: Strategy, num_selected: int) -> None:
         """Have the clients of a round, for itself and for the base strategy's evaluation.
