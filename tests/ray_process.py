@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pncs_flower.simulations.machine.processes import adopt_orphans, descendants
+from pncs_flower.simulations.machine.watchdog import is_alive
 
 TESTS = Path(__file__).resolve().parent
 
@@ -26,7 +27,7 @@ def run_script(
 ) -> subprocess.CompletedProcess[str]:
     """Run a script that starts Ray, and see that nothing is left running."""
     adopt_orphans()
-    before = descendants(os.getpid()).keys()
+    before = descendants()
     done = subprocess.run(
         [sys.executable, str(script), *map(str, arguments)],
         cwd=home,
@@ -44,7 +45,7 @@ def run_script(
         check=False,
     )
     deadline = time.monotonic() + 30
-    while any(alive for pid, alive in descendants(os.getpid()).items() if pid not in before):
+    while any(is_alive(process) for process in descendants() if process not in before):
         assert time.monotonic() < deadline, f"processes are left running: {done.stderr}"
         time.sleep(0.1)
     return done

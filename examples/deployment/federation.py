@@ -3,9 +3,7 @@
 import contextlib
 import json
 import os
-import re
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -21,7 +19,9 @@ from typing import Any, Literal, Self
 
 from credentials import Credentials
 
+from pncs_flower.plain_text import without_colours
 from pncs_flower.simulations.machine.processes import descendants
+from pncs_flower.simulations.machine.surroundings import free_ports
 
 __all__ = ["CONNECTION", "Federation", "FederationError", "Isolation", "Run", "Scalar"]
 
@@ -33,7 +33,6 @@ CONNECTION = "deployment"
 
 _POLL = 0.2
 _GRACE = 5.0
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class FederationError(RuntimeError):
@@ -108,7 +107,7 @@ class Federation:
         self._environment = dict(environment or {})
         self._started: list[subprocess.Popen[bytes]] = []
         self._log_of: dict[int, Path] = {}
-        (port,) = _free_ports(1)
+        (port,) = free_ports(1)
         self.address = f"127.0.0.1:{port}"
         for name in ("work", "logs", "home"):
             (folder / name).mkdir(parents=True)
@@ -158,7 +157,7 @@ class Federation:
         subprocess.Popen
             The process of the SuperNode itself.
         """
-        (port,) = _free_ports(1)
+        (port,) = free_ports(1)
         command = ["flower-supernode", "--superlink", self.address, "--port", str(port)]
         if self._credentials is None:
             command.append("--insecure")
@@ -240,15 +239,15 @@ class Federation:
         """Return the status of a run and its details now."""
         answer = self._flwr("list", CONNECTION, "--run-id", run.id)
         row = answer["runs"][0]
-        details = _ANSI.sub("", str(row.get("status-details") or ""))
+        details = without_colours(str(row.get("status-details") or ""))
         return str(row["status"]), "" if details == "N/A" else details
 
     def server_app(self) -> list[int]:
         """Return the process ids of the server apps that are running; Linux only."""
         return [
-            pid
-            for pid, alive in descendants(self.superlink.pid).items()
-            if alive and b"flwr-serverapp" in _command_line(pid)
+            process.pid
+            for process in descendants(self.superlink.pid)
+            if b"flwr-serverapp" in _command_line(process.pid)
         ]
 
     def log(self, process: "subprocess.Popen[bytes]") -> str:
@@ -259,7 +258,7 @@ class Federation:
         """Stop everything that was started and what that has started, asking first."""
         below = {process.pid: True for process in self._started if process.poll() is None}
         for pid in list(below):
-            below |= descendants(pid)
+            below |= {process.pid: True for process in descendants(pid)}
         # SuperLink first: it is what the others would try to reach.
         for number, seconds in ((signal.SIGTERM, _GRACE), (signal.SIGKILL, _GRACE)):
             for pid in below:
@@ -356,7 +355,9 @@ class Federation:
             answer = {}
         if not answer.get("success"):
             told = answer.get("error-message") or done.stdout + done.stderr
-            raise FederationError(f"flwr {' '.join(arguments)}: {_ANSI.sub('', str(told)).strip()}")
+            raise FederationError(
+                f"flwr {' '.join(arguments)}: {without_colours(str(told)).strip()}"
+            )
         return answer
 
     def _failure(self, process: "subprocess.Popen[bytes]", what: str) -> FederationError:
@@ -368,7 +369,7 @@ class Federation:
 
 
 def _plain(log: Path) -> str:
-    return _ANSI.sub("", log.read_text(encoding="utf-8", errors="replace"))
+    return without_colours(log.read_text(encoding="utf-8", errors="replace"))
 
 
 def _tail(log: Path, lines: int = 15) -> str:
@@ -394,11 +395,3 @@ def _command_line(pid: int) -> bytes:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(s.getsockname()[1]) for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports

@@ -1,4 +1,7 @@
-"""How much of the machine this process may use: a container may have less than all of it."""
+"""How much of the machine this process may use: a container may have less than all of it.
+
+Without psutil, which knows no control groups: clients need nothing but Flower and PyTorch.
+"""
 
 import math
 import os
@@ -11,15 +14,7 @@ __all__ = ["usable_cpus", "usable_memory"]
 def usable_memory(root: Path = Path("/")) -> int | None:
     """Return the bytes of memory of this machine, or of the least limit on this process's group.
 
-    Parameters
-    ----------
-    root : Path (default: "/")
-        Where ``proc`` and ``sys`` are.
-
-    Returns
-    -------
-    int or None
-        None where the system does not tell.
+    None where the system does not tell.
     """
     limits = _limits(root, "memory", ["memory.max"], ["memory.limit_in_bytes"])
     found = [size for each in limits for size in each if size > 0]
@@ -32,11 +27,6 @@ def usable_cpus(root: Path = Path("/")) -> int:
     """Return the CPU cores that this process may run on, or the least limit on its group's time.
 
     A limit of one and a half cores counts as two.
-
-    Parameters
-    ----------
-    root : Path (default: "/")
-        Where ``proc`` and ``sys`` are.
     """
     affinity = getattr(os, "sched_getaffinity", None)
     cpus = len(affinity(0)) if affinity else os.cpu_count() or 1

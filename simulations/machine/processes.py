@@ -2,14 +2,18 @@
 
 import contextlib
 import ctypes
-import os
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ..timeouts import ORPHANS_END, PROCESSES_END
+from .watchdog import stop
 
 __all__ = [
     "adopt_orphans",
@@ -22,8 +26,9 @@ __all__ = [
 ]
 
 _PR_SET_CHILD_SUBREAPER = 36
-_POLL = 0.05
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+Handlers = dict[signal.Signals, Any]
 
 
 def adopt_orphans() -> None:
@@ -36,90 +41,46 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def descendants(pid: int) -> dict[int, bool]:
-    """Return the processes below this one, and whether each is alive or only not yet buried."""
-    children: dict[int, list[tuple[int, bool]]] = {}
-    for child, parent, state in _processes():
-        children.setdefault(parent, []).append((child, not state.startswith("Z")))
-    found: dict[int, bool] = {}
-    queue = list(children.get(pid, []))
-    while queue:
-        child, alive = queue.pop()
-        found[child] = alive
-        queue += children.get(child, [])
+def descendants(pid: int | None = None) -> list[psutil.Process]:
+    """Return the processes below one, below this one by default; also those not yet waited for."""
+    try:
+        found: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
     return found
 
 
-def stop_descendants(grace: float = 2.0, spared: int | None = None) -> None:
-    """Stop every process below this one: ask first, then kill.
-
-    Parameters
-    ----------
-    grace : float (default: 2.0)
-        Seconds for them to end by themselves.
-    spared : int, optional (default: None)
-        A process that is not to be stopped.
-
-    Raises
-    ------
-    RuntimeError
-        If a process cannot be killed; names it.
-    """
-    asked: set[int] = set()
-    started = time.monotonic()
-    # A process that has ended stays on the list until its parent, or its heir, takes note.
-    while below := {p: lives for p, lives in descendants(os.getpid()).items() if p != spared}:
-        waited = time.monotonic() - started
-        alive = [pid for pid, lives in below.items() if lives]
-        if waited > 2 * grace:
-            if alive:
-                raise RuntimeError(f"processes {alive} cannot be stopped: kill them yourself")
-            return
-        for pid in alive:
-            with contextlib.suppress(ProcessLookupError):
-                if waited > grace:
-                    os.kill(pid, signal.SIGKILL)
-                elif pid not in asked:
-                    asked.add(pid)
-                    os.kill(pid, signal.SIGTERM)
-        time.sleep(_POLL)
-        _bury()
+def stop_descendants(grace: float = PROCESSES_END, spared: int | None = None) -> None:
+    """Stop every process below this one but one: ask first, then kill; say which cannot be."""
+    left = stop(lambda: [each for each in descendants() if each.pid != spared], grace)
+    if left:
+        raise RuntimeError(f"processes {left} cannot be stopped: kill them yourself")
 
 
 @contextlib.contextmanager
 def guarded(name: str, folder: Path) -> Iterator[int | None]:
     """Have what is started meanwhile stopped even if this process is killed at once.
 
-    All of it is to be stopped within the block: after it nobody watches any more.
-
-    Parameters
-    ----------
-    name : str
-        Name of the environment variable by which all of it is known.
-    folder : Path
-        The variable's value; this folder is removed as well.
-
-    Yields
-    ------
-    int or None
-        The guardian's process; None where there is none.
+    All of it is known by the environment variable ``name`` with the value ``folder``, and the
+    folder is removed as well. It is to be stopped within the block: after it nobody watches any
+    more. Yields the watchdog's process; None where there is none.
     """
     if sys.platform != "linux":
         yield None
         return
     script = str(Path(__file__).with_name("watchdog.py"))
-    # In a session of its own, so that what ends this one does not end the guardian too.
+    # In a session of its own, so that what ends this one does not end the watchdog too.
     with subprocess.Popen(
-        [sys.executable, "-I", script, name, str(folder)],
+        [sys.executable, "-I", script, name, str(folder), str(ORPHANS_END)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-    ) as guardian:
+    ) as watchdog:
         try:
-            yield guardian.pid
+            yield watchdog.pid
         finally:
-            guardian.kill()
+            watchdog.kill()
 
 
 @contextlib.contextmanager
@@ -130,7 +91,7 @@ def exit_on_signals() -> Iterator[None]:
     was interrupted makes of it, such as an exit code of its own, the process ends by the signal's.
     """
     received: list[int] = []
-    before = {number: signal.getsignal(number) for number in _ENDING}
+    before = _handlers()
 
     def leave(number: int, frame: object) -> None:
         before.clear()
@@ -151,32 +112,32 @@ def exit_on_signals() -> Iterator[None]:
         if received:
             raise SystemExit(128 + received[0])
     finally:
-        for number, current in before.items():
-            signal.signal(number, current)
+        _restore(before)
 
 
 @contextlib.contextmanager
 def keeping_handlers() -> Iterator[None]:
     """Put the handlers of signals back in their place, where a library puts its own there."""
-    before = {number: signal.getsignal(number) for number in _ENDING}
+    before = _handlers()
     yield
     # Not after an exception: a signal may have come, after which no other is heeded.
     if threading.current_thread() is threading.main_thread():
-        for number, current in before.items():
-            if current is not None:  # as it is where it was not set by Python
-                signal.signal(number, current)
+        _restore(before)
 
 
 @contextlib.contextmanager
 def ignoring_signals() -> Iterator[None]:
     """Finish cleaning up, whoever is impatient."""
-    before = {number: signal.getsignal(number) for number in _ENDING}
+    before = _handlers()
     _ignore_signals()
     try:
         yield
     finally:
-        for number, current in before.items():
-            signal.signal(number, current)
+        _restore(before)
+
+
+def _handlers() -> Handlers:
+    return {number: signal.getsignal(number) for number in _ENDING}
 
 
 def _ignore_signals() -> None:
@@ -184,27 +145,7 @@ def _ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _processes() -> Iterator[tuple[int, int, str]]:
-    """Yield process id, parent's id and state of every process."""
-    proc = Path("/proc")
-    if (proc / "self" / "stat").exists():
-        for folder in proc.iterdir():
-            if folder.name.isdigit():
-                with contextlib.suppress(OSError):
-                    # The name in parentheses may hold anything; what follows it may not.
-                    stat = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-                    yield int(folder.name), int(stat[1]), stat[0]
-        return
-    table = subprocess.run(
-        ["ps", "-axo", "pid=,ppid=,stat="], capture_output=True, text=True, check=True
-    )
-    for line in table.stdout.splitlines():
-        pid, parent, state = line.split()
-        yield int(pid), int(parent), state
-
-
-def _bury() -> None:
-    """Take note of children that have ended, adopted ones as well."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+def _restore(handlers: Handlers) -> None:
+    for number, handler in handlers.items():
+        if handler is not None:  # as it is where it was not set by Python
+            signal.signal(number, handler)

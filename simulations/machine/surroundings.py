@@ -1,12 +1,14 @@
-"""What Flower and Ray need of the environment: no proxy before this machine, and short paths."""
+"""What Flower and Ray need of the environment: no proxy before it, short paths, free ports."""
 
+import contextlib
 import os
+import socket
 import tempfile
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["LONGEST", "short_folder", "without_proxy_here"]
+__all__ = ["LONGEST", "free_ports", "short_folder", "without_proxy_here"]
 
 LONGEST = 39
 """Bytes of a folder's path in which Ray can work: 68 more make its sockets', which may have 107."""
@@ -45,13 +47,7 @@ def _is_known(proxy: str) -> bool:
 
 
 def short_folder() -> Path:
-    """Make a folder that is for this process alone and whose path is short enough for Ray.
-
-    Raises
-    ------
-    ValueError
-        If no folder for temporary files is.
-    """
+    """Make a folder that is for this process alone and whose path is short enough for Ray."""
     given = os.environ.get("RAY_TMPDIR")
     tried = [*([given] if given else []), tempfile.gettempdir(), "/tmp", "/var/tmp"]
     for parent in dict.fromkeys(tried):
@@ -66,3 +62,13 @@ def short_folder() -> Path:
 
 def _may_write(folder: str) -> bool:
     return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of this machine that nobody listens on."""
+    with contextlib.ExitStack() as opened:
+        # All at once, so that they differ.
+        sockets = [
+            opened.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
+        ]
+        return [int(each.getsockname()[1]) for each in sockets]

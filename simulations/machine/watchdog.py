@@ -1,47 +1,62 @@
-"""Stops what a command has started if the command is killed and cannot; a script of its own.
+"""Stops processes; as a script of its own, those of a command that was killed and cannot.
 
-It reads from the command until the command is gone. What was started is known by its environment,
-since daemons have detached themselves. Linux only: it needs /proc.
+The script reads from the command until the command is gone. What was started is known by its
+environment, since daemons have detached themselves.
 """
 
 import contextlib
-import os
 import shutil
-import signal
 import sys
 import time
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
-__all__ = ["main", "marked"]
+import psutil
 
-_GRACE = 3.0
+__all__ = ["is_alive", "main", "marked", "stop"]
+
 _POLL = 0.1
 
 
-def marked(mark: bytes) -> list[int]:
-    """Return the processes with an entry such as ``NAME=value`` in their environment."""
+def stop(find: Callable[[], Sequence[psutil.Process]], grace: float) -> list[int]:
+    """Stop what ``find`` finds again and again: ask, then kill; return what is left alive."""
+    found: Sequence[psutil.Process] = ()
+    for end in (psutil.Process.terminate, psutil.Process.kill):
+        deadline, told = time.monotonic() + grace, set[psutil.Process]()
+        # One that has ended is found until its parent, or its heir, takes note: wait_procs does.
+        while found := find():
+            for process in set(found) - told:
+                with contextlib.suppress(psutil.Error):
+                    end(process)
+            told |= set(found)
+            if time.monotonic() > deadline:
+                break
+            psutil.wait_procs(found, timeout=_POLL)
+    return [process.pid for process in found if is_alive(process)]
+
+
+def marked(name: str, value: str) -> list[psutil.Process]:
+    """Return the other processes that have this variable in their environment."""
     found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            with contextlib.suppress(OSError):  # it has ended, or is somebody else's
-                if mark in (folder / "environ").read_bytes().split(b"\0"):
-                    found.append(int(folder.name))
-    return found
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # it has ended, or is somebody else's
+            if process.environ().get(name) == value:
+                found.append(process)
+    return [process for process in found if process != psutil.Process()]
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Tell whether a process runs: not one that has ended and was not yet waited for."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def main() -> None:
     """Wait for the end of the command, and stop what has the mark."""
-    name, folder = sys.argv[1:]
+    name, folder, grace = sys.argv[1:]
     sys.stdin.buffer.read()
-    mark, start = f"{name}={folder}".encode(), time.monotonic()
-    while pids := marked(mark):
-        waited = time.monotonic() - start
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL if waited > _GRACE else signal.SIGTERM)
-        if waited > 2 * _GRACE:
-            break
-        time.sleep(_POLL)
+    stop(lambda: marked(name, folder), float(grace))
     shutil.rmtree(folder, ignore_errors=True)
 
 

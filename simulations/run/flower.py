@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -19,7 +18,8 @@ from pncs_flower.plain_text import without_colours
 
 from ..config import APP_DIRECTORY, Config, format_toml
 from ..machine.processes import adopt_orphans, guarded, ignoring_signals, stop_descendants
-from ..machine.surroundings import short_folder, without_proxy_here
+from ..machine.surroundings import free_ports, short_folder, without_proxy_here
+from ..timeouts import LOOK_AT_RUN_AGAIN, RUN_ENDS
 from .preflight import Placement
 
 __all__ = ["FLOWER_LOG", "RunFailedError", "run_in_flower"]
@@ -27,8 +27,6 @@ __all__ = ["FLOWER_LOG", "RunFailedError", "run_in_flower"]
 FLOWER_LOG = "flwr.log"
 """Name of the file that takes Flower's whole log."""
 
-_POLL = 0.2
-_FINISH_TIMEOUT = 30.0
 _ERROR = re.compile(r"^ERROR|^\w[\w.]*(Error|Exception|Interrupt)\b", re.MULTILINE)
 
 
@@ -45,28 +43,15 @@ def run_in_flower(
 ) -> None:
     """Run the app in Flower's simulation on Ray, and leave no process behind.
 
-    Parameters
-    ----------
-    config : Config
-        The settings; ``output_dir`` must be absolute.
-    num_clients : int
-        Simulated clients.
-    placement : Placement
-        What each of them gets.
-    output : Path
-        Existing folder for ``flwr.log``.
-    on_poll : callable
-        Called several times a second while the run goes on.
-
-    Raises
-    ------
-    RunFailedError
-        If Flower does not report the run as completed. Its exit code would not tell.
+    ``config.output_dir`` must be absolute; ``output`` takes Flower's log. Raises `RunFailedError`
+    if Flower does not report the run as completed: its exit code would not tell.
     """
     adopt_orphans()
-    home = _home()
+    # Ray, if it is started here, needs a short one for its sockets.
+    elsewhere = "RAY_ADDRESS" in os.environ
+    home = Path(tempfile.mkdtemp(prefix="pncs-")) if elsewhere else short_folder()
     superlink_log = home / "local-superlink" / "superlink.log"
-    with guarded("FLWR_HOME", home) as guardian:
+    with guarded("FLWR_HOME", home) as watchdog:
         try:
             with (output / FLOWER_LOG).open("a", encoding="utf-8") as log:
                 _Flower(home).run(config, num_clients, placement, log, on_poll)
@@ -76,16 +61,9 @@ def run_in_flower(
             raise RunFailedError(text) from None
         finally:
             with ignoring_signals():
-                stop_descendants(spared=guardian)
+                stop_descendants(spared=watchdog)
                 _complete(output / FLOWER_LOG, superlink_log)
                 shutil.rmtree(home, ignore_errors=True)
-
-
-def _home() -> Path:
-    """Make the folder of all that Flower and Ray keep."""
-    if "RAY_ADDRESS" in os.environ:  # no Ray is started here
-        return Path(tempfile.mkdtemp(prefix="pncs-"))
-    return short_folder()
 
 
 class _Flower:
@@ -95,7 +73,7 @@ class _Flower:
         self._home = home
         self._work = home / "work"
         self._work.mkdir()
-        http_port, control_port = _free_ports(2)
+        http_port, control_port = free_ports(2)
         (home / "config.toml").write_text(
             '[superlink]\ndefault = "running"\n'
             '[superlink.start]\naddress = ":local-in-memory:"\n'
@@ -176,11 +154,11 @@ class _Flower:
         )
         while follower.poll() is None:
             on_poll()
-            time.sleep(_POLL)
+            time.sleep(LOOK_AT_RUN_AGAIN)
 
     def _outcome(self, run_id: str) -> tuple[str, str]:
         """Return the run's status with its details: the final one, if it comes soon."""
-        deadline = time.monotonic() + _FINISH_TIMEOUT
+        deadline = time.monotonic() + RUN_ENDS
         while True:
             answer = self._json("list", "running", "--run-id", run_id)
             run: dict[str, Any] = next(iter(answer.get("runs", [])), {})
@@ -191,7 +169,7 @@ class _Flower:
                 if not status:
                     raise RunFailedError(f"Flower's SuperLink does not answer: {_reason(answer)}")
                 return status, ""
-            time.sleep(_POLL)
+            time.sleep(LOOK_AT_RUN_AGAIN)
 
     def _json(self, *arguments: str) -> dict[str, Any]:
         process = subprocess.run(
@@ -216,14 +194,6 @@ def _complete(log: Path, superlink_log: Path) -> None:
         text += "\nThe SuperLink's log\n\n"
         text += superlink_log.read_text(encoding="utf-8", errors="replace")
     write_whole(log, without_colours(text))
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(s.getsockname()[1]) for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
 
 
 def _reason(answer: dict[str, Any]) -> str:

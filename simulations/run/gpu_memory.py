@@ -12,6 +12,7 @@ from pncs_flower.clients.pieces import CHUNK
 
 from ..config import Config
 from ..task import Inputs, empty_model
+from ..timeouts import DRIVER_ANSWERS
 from .strategy import build_strategy
 
 __all__ = ["MemoryNeed", "check_gpu_memory", "estimate_memory", "free_gpu_memory"]
@@ -22,24 +23,12 @@ _PROCESS = 700 * 2**20
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """Bytes of GPU memory that one process needs at its peak, by estimate.
+    """Bytes of GPU memory that one process needs at its peak, by estimate."""
 
-    Attributes
-    ----------
-    process : int
-        CUDA's own share.
-    weights : int
-        Weights, and for a client that trains also gradients and momentum.
-    examples : int
-        All examples, which lie on the GPU.
-    activations : int
-        What a pass over a batch keeps.
-    """
-
-    process: int
-    weights: int
-    examples: int
-    activations: int
+    process: int  # CUDA's own share
+    weights: int  # for a client that trains also gradients and momentum
+    examples: int  # all of them, which lie on the GPU
+    activations: int  # what a pass over a batch keeps
 
     @property
     def total(self) -> int:
@@ -66,22 +55,9 @@ def estimate_memory(
     trains: bool = True,
     momentum: bool = False,
 ) -> MemoryNeed:
-    """Estimate what a process needs on the GPU, from a pass on the CPU.
+    """Estimate what a process needs on the GPU, from a pass of a few examples on the CPU.
 
-    Parameters
-    ----------
-    model : nn.Module
-        On the CPU; its weights need not be set.
-    examples : tuple of Tensor
-        One or a few inputs with their targets.
-    num_examples : int
-        How many examples the process has.
-    batch : int
-        How many of them are in one pass.
-    trains : bool (default: True)
-        Whether it computes gradients.
-    momentum : bool (default: False)
-        Whether the optimiser keeps a momentum.
+    It has ``num_examples`` of them, of which ``batch`` are in one pass.
     """
     inputs, targets = examples
     outputs: list[int] = []
@@ -115,26 +91,7 @@ def check_gpu_memory(
 ) -> None:
     """Refuse a share of a GPU with which its memory would not suffice.
 
-    Parameters
-    ----------
-    config : Config
-        The settings.
-    inputs : Inputs
-        The examples.
-    num_clients : int
-        How many clients there are.
-    at_once : int
-        How many of them compute at the same time.
-    share : float
-        The share of a GPU that each is given, or whole GPUs.
-    free : int
-        Bytes that are free on the GPU that has the least; 0 if nobody knows, and then nothing is
-        checked.
-
-    Raises
-    ------
-    ValueError
-        Says what is needed for what, and the share to use.
+    ``free`` are the bytes of the GPU that has the least; 0 if nobody knows, and nothing is checked.
     """
     if not share or not free or config.device == "cpu":
         return
@@ -164,7 +121,9 @@ def free_gpu_memory() -> int:
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
         command += ["-i", visible]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
+        answer = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=DRIVER_ANSWERS
+        )
         return min(int(line) for line in answer.stdout.split()) * 2**20
     except (OSError, subprocess.SubprocessError, ValueError):
         return 0

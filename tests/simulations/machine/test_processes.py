@@ -1,6 +1,5 @@
 """Nothing is left running: not a daemon, not one that ignores being asked."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,22 +9,23 @@ from pathlib import Path
 import pytest
 
 from pncs_flower.simulations.machine.processes import adopt_orphans, descendants
-from pncs_flower.simulations.machine.watchdog import marked
+from pncs_flower.simulations.machine.watchdog import is_alive, marked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans on")
 
 START_AND_STOP = """
-import os, subprocess, sys, time
+import subprocess, sys, time
 from pncs_flower.simulations.machine.processes import adopt_orphans, descendants, stop_descendants
+from pncs_flower.simulations.machine.watchdog import is_alive
 adopt_orphans()
 subprocess.run(["sh", "-c", sys.argv[1]])
 deadline = time.monotonic() + 5
-while len([p for p, alive in descendants(os.getpid()).items() if alive]) != 1:
-    assert time.monotonic() < deadline, descendants(os.getpid())
+while len(list(filter(is_alive, descendants()))) != 1:
+    assert time.monotonic() < deadline, descendants()
     time.sleep(0.02)
 time.sleep(0.2)  # for the shell to have set its trap
 stop_descendants(grace=0.5)
-print(descendants(os.getpid()))
+print(descendants())
 """
 
 
@@ -46,7 +46,7 @@ def test_orphans_are_found_and_stopped(command: str) -> None:
         timeout=60,
         check=False,
     )
-    assert done.stdout == "{}\n", done.stderr
+    assert done.stdout == "[]\n", done.stderr
 
 
 INTERRUPTED = """
@@ -100,34 +100,33 @@ print("over", flush=True)
 
 
 def test_run_that_is_killed_while_it_cleans_up_leaves_nothing_running(tmp_path: Path) -> None:
-    """The guardian watches until all is stopped, which takes up to four seconds."""
+    """The watchdog watches until all is stopped, which takes up to four seconds."""
     adopt_orphans()
     process = subprocess.Popen(
         [sys.executable, "-c", RUN, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     home = process.stdout.readline().strip()
-    mark = f"FLWR_HOME={home}".encode()
-    assert marked(mark)
+    assert marked("FLWR_HOME", home)
     time.sleep(0.7)  # it is asked to end, and will be killed after two seconds
     process.kill()
     assert process.communicate()[0] == ""  # it was still cleaning up
     deadline = time.monotonic() + 30
-    while (left := marked(mark)) or Path(home).exists():
+    while (left := marked("FLWR_HOME", home)) or Path(home).exists():
         if time.monotonic() > deadline:
-            for pid in left:
-                os.kill(pid, signal.SIGKILL)
+            for each in left:
+                each.kill()
             pytest.fail("left running")
         time.sleep(0.1)
 
 
-def test_run_that_cleans_up_ends_its_guardian_too(tmp_path: Path) -> None:
+def test_run_that_cleans_up_ends_its_watchdog_too(tmp_path: Path) -> None:
     adopt_orphans()
-    before = set(descendants(os.getpid()))
+    before = set(descendants())
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(tmp_path)], capture_output=True, text=True, timeout=60
     )
     home, over = done.stdout.split()
     assert over == "over"
     assert not Path(home).exists()
-    assert not {pid for pid, alive in descendants(os.getpid()).items() if alive} - before
+    assert not set(filter(is_alive, descendants())) - before

@@ -27,10 +27,10 @@ pytestmark = pytest.mark.slow
 def nothing_left() -> Iterator[None]:
     """Whatever `pncs` leaves behind becomes a child of this process."""
     adopt_orphans()
-    before = set(descendants(os.getpid()))
+    before = set(descendants())
     yield
     if sys.platform == "linux":
-        assert set(descendants(os.getpid())) - before == set()
+        assert set(descendants()) - before == set()
 
 
 def pncs(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -163,20 +163,16 @@ def test_a_run_that_is_killed_leaves_nothing_running(tmp_path: Path) -> None:
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.1)
-    home = next(
-        entry
-        for pid in descendants(process.pid)
-        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        if entry.startswith(b"FLWR_HOME=")
-    )
-    assert marked(home)
+    homes = (each.environ().get("FLWR_HOME") for each in descendants(process.pid))
+    home = next(filter(None, homes))
+    assert marked("FLWR_HOME", home)
     process.kill()
     process.wait()
-    while marked(home) or Path(home.partition(b"=")[2].decode()).exists():
+    while marked("FLWR_HOME", home) or Path(home).exists():
         assert time.monotonic() < deadline + 60
         time.sleep(0.2)
-    # The guardian ends last; its heir, this process, takes note of all of them.
-    while descendants(os.getpid()) and time.monotonic() < deadline + 60:
+    # The watchdog ends last; its heir, this process, takes note of all of them.
+    while descendants() and time.monotonic() < deadline + 60:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(-1, os.WNOHANG)
         time.sleep(0.05)

@@ -198,7 +198,6 @@ def test_killed_server_on_ray_goes_on_with_the_same_bits(
 def server_of(pid: int) -> int:
     """Return the process that runs Flower's simulation: the server app is a thread of it."""
     for child in descendants(pid):
-        command = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-        if any(part.endswith(b"flwr-simulation") for part in command[:2]):
-            return child
+        if any(part.endswith("flwr-simulation") for part in child.cmdline()[:2]):
+            return child.pid
     raise AssertionError("no simulation runs")

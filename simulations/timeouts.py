@@ -1,0 +1,32 @@
+"""How long the app waits beside what strategies wait for: seconds, all in one place."""
+
+__all__ = [
+    "CLIENTS_END",
+    "CLUSTER_ANSWERS",
+    "DRIVER_ANSWERS",
+    "LOOK_AT_RUN_AGAIN",
+    "ORPHANS_END",
+    "PROCESSES_END",
+    "RUN_ENDS",
+]
+
+CLUSTER_ANSWERS = 5.0
+"""For the Ray cluster of ``RAY_ADDRESS`` to take a connection."""
+
+CLIENTS_END = 10.0
+"""For clients that are still at work when the run is over; then their workers are killed."""
+
+DRIVER_ANSWERS = 20.0
+"""For the GPU's driver to say how much memory is free."""
+
+PROCESSES_END = 2.0
+"""For what a command has started to end when it is asked to, and as long again when killed."""
+
+ORPHANS_END = 3.0
+"""The same where the command itself was killed, and the watchdog does it."""
+
+RUN_ENDS = 30.0
+"""For Flower to say how a run ended, after its log has ended."""
+
+LOOK_AT_RUN_AGAIN = 0.2
+"""Between two looks at a run of Flower's."""
