@@ -66,7 +66,6 @@ def rules(clients: int, selected: int, sketch: int) -> dict[str, Maker]:
         "memory-normalized": partial(GradientMemory, **some, sketch=count, normalize=True),
         "memory-gradient": partial(GradientMemory, **some, sketch=count, summary="gradient"),
         "memory-layers": partial(GradientMemory, **some, sketch="layers"),
-        "memory-layers-p4": partial(GradientMemory, **some, sketch="layers", p=4),
     }
     for share in (20, 40, 60):
         asked = max(selected, clients * share // 100)

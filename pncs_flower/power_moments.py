@@ -36,6 +36,7 @@ class PowerMoments(VectorSketch):
     """
 
     name: ClassVar[str] = "power-moments"
+    is_linear: ClassVar[bool] = False
     size: int
     wire: Wire = "float32"
 

@@ -68,6 +68,14 @@ class Sketch(Protocol):
     def num_bytes(self, num_values: int) -> int:
         """Return the bytes on the wire for a layer of ``num_values`` values, without framing."""
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether the sketch of a sum is the sum of the sketches, on the same coordinates."""
+
+    @property
+    def same_in_every_round(self) -> bool:
+        """Whether sketches of different rounds may be compared and added up."""
+
     def check_order(self, p: float) -> None:
         """Raise ValueError, with the remedy, if the sketch does not keep cos_p."""
 
@@ -80,6 +88,8 @@ class VectorSketch:
 
     name: ClassVar[str]
     wire: Wire
+    is_linear: ClassVar[bool] = True
+    same_in_every_round: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self._limit is not None and (type(self._limit) is not int or self._limit < 1):

@@ -57,6 +57,7 @@ class Coordinates(VectorSketch):
     """
 
     name: ClassVar[str] = "coordinates"
+    same_in_every_round: ClassVar[bool] = False
     size: int
     wire: Wire = "float32"
 
@@ -88,6 +89,7 @@ class CoordinateShare(VectorSketch):
     """
 
     name: ClassVar[str] = "coordinates"
+    same_in_every_round: ClassVar[bool] = False
     percent: int
     wire: Wire = "float32"
 
@@ -180,6 +182,7 @@ class Norm(VectorSketch):
     """
 
     name: ClassVar[str] = "norm"
+    is_linear: ClassVar[bool] = False
     wire: Wire = "float32"
 
     def encode(self, values: np.ndarray, *, seed: int, round: int, layer: str) -> np.ndarray:

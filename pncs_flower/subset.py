@@ -5,10 +5,8 @@ from math import comb
 
 import numpy as np
 
-from pncs_flower.forms import check_order
 from pncs_flower.objective import SubsetObjective
 from pncs_flower.subset_exact import best_of_all
-from pncs_flower.subset_norm import nearest_mean_by_norm
 from pncs_flower.subset_search import search_subset
 
 __all__ = ["NearestMean", "Subset", "least_aligned_subset", "nearest_mean_subset"]
@@ -120,7 +118,6 @@ def nearest_mean_subset(
     weights: np.ndarray | None = None,
     seed: int = 0,
     *,
-    p: float = 2,
     budget_seconds: float | None = None,
 ) -> NearestMean:
     """Return the vectors whose mean is nearest to a target.
@@ -135,11 +132,8 @@ def nearest_mean_subset(
         Number of vectors to choose, 1 to K.
     weights : np.ndarray, optional (default: None)
         Shape (K,), positive: the mean is weighted by these.
-    p : float (default: 2)
-        Order of the norm, 1 to 100. Other norms than L2 are enumerated up to 200 million values
-        (subsets times d); beyond, a greedy subset is improved by exchanges, without chance.
     seed, budget_seconds
-        As in `least_aligned_subset`, whose search and rule for ties these are; of p = 2 alone.
+        As in `least_aligned_subset`, whose search and rule for ties these are.
 
     Returns
     -------
@@ -149,7 +143,7 @@ def nearest_mean_subset(
     Raises
     ------
     ValueError
-        If shapes do not fit, a value is not finite, or ``size``, ``p`` or a weight is out of range.
+        If shapes do not fit, a value is not finite, or ``size`` or a weight is out of range.
     """
     vectors = np.asarray(vectors, dtype=np.float64)
     target = np.asarray(target, dtype=np.float64)
@@ -162,7 +156,6 @@ def nearest_mean_subset(
         raise ValueError("vectors or target are not finite: leave such clients out")
     num_vectors = len(vectors)
     _check_size(size, num_vectors)
-    check_order(p)
     offsets = vectors - target
     if weights is not None:
         weights = np.asarray(weights, dtype=np.float64)
@@ -171,25 +164,19 @@ def nearest_mean_subset(
         ):
             raise ValueError(f"weights are {weights}, want {num_vectors} finite positive numbers")
         offsets = offsets * weights[:, None]
-    # By a power of two, which rounds nothing: squares and fourth powers must not overflow.
+    # By a power of two, which rounds nothing: squares must not overflow.
     exponent = int(np.frexp(np.max(np.abs(offsets), initial=0.0))[1])
     offsets = np.ldexp(offsets, -exponent)
-    if p == 2:
-        # |sum of a_i (v_i - t)|^2 / (sum of a_i)^2, spelled out over members and pairs.
-        products = offsets @ offsets.T
-        squares = np.diagonal(products).copy()
-        pairs = 2 * products
-        np.fill_diagonal(pairs, 0.0)
-        objective = SubsetObjective(pairs, squares, size, weights)
-        indices, optimal = _minimise(objective, seed, budget_seconds)
-    else:
-        equal = np.ones(num_vectors)
-        indices, optimal = nearest_mean_by_norm(
-            offsets, equal if weights is None else weights, size, p
-        )
+    # |sum of a_i (v_i - t)|^2 / (sum of a_i)^2, spelled out over members and pairs.
+    products = offsets @ offsets.T
+    squares = np.diagonal(products).copy()
+    pairs = 2 * products
+    np.fill_diagonal(pairs, 0.0)
+    objective = SubsetObjective(pairs, squares, size, weights)
+    indices, optimal = _minimise(objective, seed, budget_seconds)
     chosen = list(indices)
     mean = np.average(vectors[chosen], axis=0, weights=None if weights is None else weights[chosen])
-    distance = np.linalg.norm(np.ldexp(mean - target, -exponent), p)
+    distance = np.linalg.norm(np.ldexp(mean - target, -exponent))
     return NearestMean(indices, float(np.ldexp(distance, exponent)), optimal)
 
 

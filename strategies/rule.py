@@ -6,7 +6,7 @@ summaries makes the same choice, on any engine and after any restart.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +14,17 @@ import numpy as np
 from pncs_flower.protocol import SummaryRequest
 from pncs_flower.randomness import generator
 
-__all__ = ["Choice", "Metrics", "Round", "RuleState", "SelectionRule", "Summary", "check_rule"]
+__all__ = [
+    "Choice",
+    "Metrics",
+    "Round",
+    "RuleState",
+    "SelectionRule",
+    "Summary",
+    "check_rule",
+    "parameters",
+    "replaced",
+]
 
 RuleState = Mapping[str, Any]
 """What a rule remembers between rounds: JSON values and NumPy arrays, by name."""
@@ -157,6 +167,21 @@ class SelectionRule(ABC):
     def observe(self, state: RuleState, now: Round, delivered: Mapping[str, Metrics]) -> RuleState:
         """Return the state after the round, given who delivered an update and its metrics."""
         return state
+
+
+def parameters(rule: type[SelectionRule]) -> dict[str, "Field[Any]"]:
+    """Return a rule's fields by the names that users give them, which ``metadata`` may say.
+
+    None for a rule that is no dataclass.
+    """
+    found: tuple[Field[Any], ...] = fields(rule) if is_dataclass(rule) else ()
+    return {each.metadata.get("name", each.name): each for each in found if each.init}
+
+
+def replaced(rule: SelectionRule, **values: object) -> None:
+    """Put values of one form in place of what a frozen rule was given; for ``__post_init__``."""
+    for name, value in values.items():
+        object.__setattr__(rule, name, value)
 
 
 def check_rule(rule: object) -> None:

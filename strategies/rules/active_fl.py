@@ -3,15 +3,12 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Unpack
-
-from flwr.serverapp.strategy import Strategy
+from typing import Literal
 
 from ..checks import check_numbers, check_one_of, check_share, check_text
-from ..options import SelectionOptions
 from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
-from ..selection import SelectionStrategy
 from .reports import draw, order_by_value, reported, round_down, round_half_up, sizes
+from .rule_strategy import RuleStrategy
 
 __all__ = ["ActiveFL", "ActiveFLRule", "Unseen"]
 
@@ -82,7 +79,7 @@ class ActiveFLRule(SelectionRule):
         return {"valuations": {**state["valuations"], **fresh}}
 
 
-class ActiveFL(SelectionStrategy):
+class ActiveFL(RuleStrategy):
     r"""Select clients by active federated learning (AFL, Goetz et al. 2019, arXiv:1909.12641).
 
     A client's valuation is v_k = (1 / sqrt(n_k)) times the sum of its losses over n_k examples,
@@ -123,24 +120,4 @@ class ActiveFL(SelectionStrategy):
     training, as the reference PyTorch client reports it, is close to that for few steps.
     """
 
-    def __init__(
-        self,
-        base: Strategy,
-        *,
-        num_selected: int = 2,
-        suppressed_share: float = 0.75,
-        sharpness: float = 0.01,
-        uniform_share: float = 0.1,
-        unseen: Unseen = "uniform",
-        loss_key: str = "train-loss",
-        **options: Unpack[SelectionOptions],
-    ) -> None:
-        rule = ActiveFLRule(
-            num_selected=num_selected,
-            suppressed_share=suppressed_share,
-            sharpness=sharpness,
-            uniform_share=uniform_share,
-            unseen=unseen,
-            loss_key=loss_key,
-        )
-        super().__init__(base, rule, **options)
+    rule_type = ActiveFLRule

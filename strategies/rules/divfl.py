@@ -1,20 +1,18 @@
 """DivFL: the clients that stand for all others, by facility location on gradient distances."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Unpack
+from typing import ClassVar
 
 import numpy as np
-from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.protocol import SummaryKind, SummaryRequest
-from pncs_flower.sketches import Coordinates, Count, Layers, Sketch, parse_sketch
+from pncs_flower.sketches import parse_sketch
 
 from ..checks import check_flags, check_layers, check_one_of, check_share
-from ..options import SelectionOptions
-from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
-from ..selection import SelectionStrategy
+from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary, replaced
+from .rule_strategy import RuleStrategy
 
 __all__ = ["DivFL", "DivFLRule", "facility_location", "pairwise_distances"]
 
@@ -121,14 +119,16 @@ class DivFLRule(SelectionRule):
     chooses_unasked: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not isinstance(parse_sketch(self.sketch), Layers | Coordinates | Count):
+        sketch = parse_sketch(self.sketch)
+        replaced(self, sketch=sketch.spec, layers=check_layers(self.layers))
+        if not sketch.is_linear:
             raise ValueError(
                 f"sketch is {self.sketch!r}, but distances need a vector: 'layers', "
                 "'coordinates:SIZE' or 'count:SIZE'"
             )
         check_one_of(("update", "gradient"), summary=self.summary)
         check_share(sample_share=self.sample_share)
-        if self.stale and isinstance(parse_sketch(self.sketch), Coordinates):
+        if self.stale and not sketch.same_in_every_round:
             raise ValueError(
                 f"sketch is {self.sketch!r} with stale=True, but other coordinates are drawn in "
                 "each round, and summaries of several rounds are compared: use 'layers' or "
@@ -181,7 +181,7 @@ class DivFLRule(SelectionRule):
         return {**state, "outdated": [*state["outdated"], *delivered]}
 
 
-class DivFL(SelectionStrategy):
+class DivFL(RuleStrategy):
     """Select clients by submodular diversity (DivFL, Balakrishnan et al., ICLR 2022).
 
     The chosen set S makes the sum over all clients k of the distance to the nearest chosen one,
@@ -219,26 +219,4 @@ class DivFL(SelectionStrategy):
     Clients that cool down are asked too: they cannot be chosen, but have to be stood for.
     """
 
-    def __init__(
-        self,
-        base: Strategy,
-        *,
-        num_selected: int = 2,
-        sketch: str | Sketch = "count:256",
-        layers: Sequence[str] | None = None,
-        summary: SummaryKind = "update",
-        stochastic: bool = False,
-        sample_share: float = 0.1,
-        stale: bool = False,
-        **options: Unpack[SelectionOptions],
-    ) -> None:
-        rule = DivFLRule(
-            num_selected=num_selected,
-            sketch=parse_sketch(sketch).spec,
-            layers=check_layers(layers),
-            summary=summary,
-            stochastic=stochastic,
-            sample_share=sample_share,
-            stale=stale,
-        )
-        super().__init__(base, rule, **options)
+    rule_type = DivFLRule

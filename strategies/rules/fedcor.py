@@ -3,20 +3,18 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, cast
 
 import numpy as np
-from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.protocol import LOSS, SummaryRequest
 from pncs_flower.randomness import generator
 
 from ..checks import check_numbers, check_whole
-from ..options import SelectionOptions
-from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
-from ..selection import SelectionStrategy
+from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary, replaced
 from .gaussian_process import condition, covariance, fit
 from .reports import sizes
+from .rule_strategy import RuleStrategy
 from .uniform import UniformRule
 
 __all__ = ["SCHEDULES", "FedCor", "FedCorRule", "Schedule", "greedy"]
@@ -96,7 +94,21 @@ class FedCorRule(SelectionRule):
     """
 
     num_selected: int = 2
-    schedule: Schedule = SCHEDULES["fashion-mnist"]
+    schedule: Schedule | str = "fashion-mnist"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.schedule, str) and self.schedule in SCHEDULES:
+            replaced(self, schedule=SCHEDULES[self.schedule])
+        if not isinstance(self.schedule, Schedule):
+            error = ValueError if isinstance(self.schedule, str) else TypeError
+            raise error(
+                f"schedule is {self.schedule!r}, but must be a Schedule or one of "
+                f"{', '.join(SCHEDULES)}"
+            )
+
+    @property
+    def _schedule(self) -> Schedule:
+        return cast(Schedule, self.schedule)
 
     @property
     def request(self) -> SummaryRequest:
@@ -118,13 +130,13 @@ class FedCorRule(SelectionRule):
 
     def candidates(self, state: RuleState, now: Round) -> tuple[str, ...]:
         """Ask all clients before and after a round that is sampled, and nobody else."""
-        sampled = self.schedule.samples(now.number) or self.schedule.samples(now.number - 1)
+        sampled = self._schedule.samples(now.number) or self._schedule.samples(now.number - 1)
         return now.clients if sampled else ()
 
     def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
         """Learn from the losses told; then draw uniformly, or choose by the process."""
         after = self._learn(dict(state), now, summaries)
-        if self.schedule.samples(now.number):
+        if self._schedule.samples(now.number):
             chosen = UniformRule(now.num_selected).select({}, now, {}).clients
             return Choice(chosen, state=after)
         chosen = self._greedy(after, now)
@@ -153,10 +165,10 @@ class FedCorRule(SelectionRule):
         samples = np.full((len(kept), len(clients)), np.nan)
         old = state["samples"][len(state["sample-rounds"]) - len(kept) :]
         samples[:, : old.shape[1]] = old
-        if changes and self.schedule.samples(now.number - 1):
+        if changes and self._schedule.samples(now.number - 1):
             row = [changes.get(client, math.nan) for client in clients]
             samples, kept = np.vstack([samples, row]), [*kept, now.number - 1]
-        fits = len(kept) > 0 and kept[-1] == now.number - 1 and now.number > self.schedule.warm_up
+        fits = len(kept) > 0 and kept[-1] == now.number - 1 and now.number > self._schedule.warm_up
         state |= {"samples": samples, "sample-rounds": kept}
         if fits:
             state["embeddings"] = fit(
@@ -171,7 +183,7 @@ class FedCorRule(SelectionRule):
         return state
 
     def _weight(self, sample_round: int, now: Round) -> float:
-        return self.schedule.discount ** (now.number - 1 - sample_round)
+        return self._schedule.discount ** (now.number - 1 - sample_round)
 
     def _greedy(self, state: Mapping[str, Any], now: Round) -> tuple[str, ...]:
         # All clients count in the sum, also those that cannot be chosen.
@@ -179,7 +191,7 @@ class FedCorRule(SelectionRule):
         sigma = covariance(state["embeddings"][:, columns], _NOISE)
         size = sizes(now.clients, now)
         times = [state["times-selected"].get(client, 0) for client in now.clients]
-        annealing = self.schedule.annealing ** np.array(times)
+        annealing = self._schedule.annealing ** np.array(times)
         eligible = [now.clients.index(client) for client in now.available]
         chosen = greedy(sigma, size / size.sum(), annealing, eligible, now.num_selected)
         return tuple(now.clients[index] for index in chosen)
@@ -240,7 +252,7 @@ def _first_embedding(seed: int, client: str) -> np.ndarray:
     return embedding
 
 
-class FedCor(SelectionStrategy):
+class FedCor(RuleStrategy):
     """Select clients by the correlation of their losses (FedCor, Tang et al., CVPR 2022).
 
     The changes of all clients' losses in a round are taken for a Gaussian process of mean 0 and
@@ -274,23 +286,4 @@ class FedCor(SelectionStrategy):
     fit is uncorrelated with the others in expectation.
     """
 
-    def __init__(
-        self,
-        base: Strategy,
-        *,
-        num_selected: int = 2,
-        schedule: Schedule | str = "fashion-mnist",
-        **options: Unpack[SelectionOptions],
-    ) -> None:
-        if isinstance(schedule, str):
-            if schedule not in SCHEDULES:
-                raise ValueError(
-                    f"schedule is {schedule!r}, but must be a Schedule or one of "
-                    f"{', '.join(SCHEDULES)}"
-                )
-            schedule = SCHEDULES[schedule]
-        elif not isinstance(schedule, Schedule):
-            raise TypeError(
-                f"schedule is {schedule!r}, but must be a Schedule or one of {', '.join(SCHEDULES)}"
-            )
-        super().__init__(base, FedCorRule(num_selected, schedule), **options)
+    rule_type = FedCorRule

@@ -1,21 +1,19 @@
 """GradientMemory: the clients that make up for what the rounds so far have left out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Unpack
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
-from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.protocol import SummaryKind, SummaryRequest
 from pncs_flower.randomness import derive_seed
-from pncs_flower.sketches import Count, Layers, Sketch, parse_sketch
+from pncs_flower.sketches import parse_sketch
 from pncs_flower.subset import nearest_mean_subset
 
 from ..checks import check_flags, check_layers, check_numbers, check_one_of, check_whole
-from ..options import SelectionOptions
-from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
-from ..selection import SelectionStrategy
+from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary, replaced
+from .rule_strategy import RuleStrategy
 
 __all__ = ["GradientMemory", "GradientMemoryRule"]
 
@@ -34,29 +32,24 @@ class GradientMemoryRule(SelectionRule):
     sketch: str = "count:256"
     layers: tuple[str, ...] | None = None
     summary: SummaryKind = "update"
-    p: float = 2
     normalize: bool = False
     forgetting: float = 1.0
     weights: Weights = "examples"
-    num_candidates: int | None = None
+    num_candidates: int | None = field(default=None, metadata={"name": "candidates"})
 
     chooses_unasked = True
 
     def __post_init__(self) -> None:
-        if not isinstance(parse_sketch(self.sketch), (Count, Layers)):
+        sketch = parse_sketch(self.sketch)
+        replaced(self, sketch=sketch.spec, layers=check_layers(self.layers))
+        if not (sketch.is_linear and sketch.same_in_every_round):
             raise ValueError(
                 f"sketch is {self.sketch!r}, but the memory adds up sketches of several rounds, "
                 "which needs a linear one that is the same in each: 'count:R' or 'layers'"
             )
         check_one_of(("update", "gradient"), summary=self.summary)
         check_flags(normalize=self.normalize)
-        check_numbers(p=self.p, forgetting=self.forgetting)
-        check_one_of((2, 4), p=self.p)
-        if self.p == 4 and not isinstance(parse_sketch(self.sketch), Layers):
-            raise ValueError(
-                f"p is 4 with sketch {self.sketch!r}, but a count sketch keeps the L2 norm alone: "
-                "use sketch='layers'"
-            )
+        check_numbers(forgetting=self.forgetting)
         if not 0 < self.forgetting <= 1:
             raise ValueError(
                 f"forgetting is {self.forgetting}, but must be above 0 and at most 1, which "
@@ -106,7 +99,6 @@ class GradientMemoryRule(SelectionRule):
             size,
             weights=self._weights(eligible, now),
             seed=derive_seed(now.seed, "subset search", now.number),
-            p=self.p,
         )
         chosen = [eligible[index] for index in subset.indices]
         chosen += unknown[: now.num_selected - size]
@@ -156,7 +148,7 @@ class GradientMemoryRule(SelectionRule):
         return total
 
 
-class GradientMemory(SelectionStrategy):
+class GradientMemory(RuleStrategy):
     r"""Select the clients that leave the least gradient behind, over all rounds so far.
 
     The strategy keeps the gradient mass that has not been applied yet, R. With the weighted mean m
@@ -179,8 +171,6 @@ class GradientMemory(SelectionStrategy):
     summary : {"update", "gradient"} (default: "update")
         Sketch the local update, or the gradient at the current weights, which is cheaper where
         clients train for several epochs.
-    p : {2, 4} (default: 2)
-        Norm of R that is made least. 4 needs ``sketch="layers"``.
     normalize : bool (default: False)
         Give every client's sketch the length 1.
     forgetting : float (default: 1.0)
@@ -199,30 +189,4 @@ class GradientMemory(SelectionStrategy):
     m. A client that leaves no longer counts. What a chosen client fails to deliver stays in R.
     """
 
-    def __init__(
-        self,
-        base: Strategy,
-        *,
-        num_selected: int = 2,
-        sketch: str | Sketch = "count:256",
-        layers: Sequence[str] | None = None,
-        summary: SummaryKind = "update",
-        p: float = 2,
-        normalize: bool = False,
-        forgetting: float = 1.0,
-        weights: Weights = "examples",
-        candidates: int | None = None,
-        **options: Unpack[SelectionOptions],
-    ) -> None:
-        rule = GradientMemoryRule(
-            num_selected=num_selected,
-            sketch=parse_sketch(sketch).spec,
-            layers=check_layers(layers),
-            summary=summary,
-            p=p,
-            normalize=normalize,
-            forgetting=forgetting,
-            weights=weights,
-            num_candidates=candidates,
-        )
-        super().__init__(base, rule, **options)
+    rule_type = GradientMemoryRule

@@ -1,19 +1,16 @@
 """Gradient norm: the clients with the longest gradients, at one number per layer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Unpack
 
 import numpy as np
-from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.protocol import SummaryKind, SummaryRequest
 
 from ..checks import check_layers, check_one_of
-from ..options import SelectionOptions
-from ..rule import Choice, Round, RuleState, SelectionRule, Summary
-from ..selection import SelectionStrategy
+from ..rule import Choice, Round, RuleState, SelectionRule, Summary, replaced
 from .reports import order_by_value
+from .rule_strategy import RuleStrategy
 
 __all__ = ["GradientNorm", "GradientNormRule"]
 
@@ -27,6 +24,7 @@ class GradientNormRule(SelectionRule):
     summary: SummaryKind = "update"
 
     def __post_init__(self) -> None:
+        replaced(self, layers=check_layers(self.layers))
         check_one_of(("update", "gradient"), summary=self.summary)
 
     @property
@@ -43,7 +41,7 @@ class GradientNormRule(SelectionRule):
         return Choice(tuple(order_by_value(now.available, norms)[: now.num_selected]))
 
 
-class GradientNorm(SelectionStrategy):
+class GradientNorm(RuleStrategy):
     """Select the clients with the largest gradients (Marnissi et al. 2021, arXiv:2111.11204).
 
     All available clients send the L2 norm of each layer; the largest norms over all layers are
@@ -64,18 +62,4 @@ class GradientNorm(SelectionStrategy):
         See `SelectionOptions`.
     """
 
-    def __init__(
-        self,
-        base: Strategy,
-        *,
-        num_selected: int = 2,
-        layers: Sequence[str] | None = None,
-        summary: SummaryKind = "update",
-        **options: Unpack[SelectionOptions],
-    ) -> None:
-        rule = GradientNormRule(
-            num_selected=num_selected,
-            layers=check_layers(layers),
-            summary=summary,
-        )
-        super().__init__(base, rule, **options)
+    rule_type = GradientNormRule

@@ -4,16 +4,14 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
-from flwr.serverapp.strategy import Strategy
 
 from ..checks import check_numbers, check_share, check_text
-from ..options import SelectionOptions
 from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
-from ..selection import SelectionStrategy
 from .reports import draw, reported, round_half_up, sizes
+from .rule_strategy import RuleStrategy
 
 __all__ = ["Oort", "OortRule"]
 
@@ -124,7 +122,7 @@ class OortRule(SelectionRule):
         return after
 
 
-class Oort(SelectionStrategy):
+class Oort(RuleStrategy):
     r"""Select clients by Oort (Lai et al., OSDI 2021, section 4 and algorithm 1).
 
     The utility of a client that has taken part is the number of its examples times the root mean
@@ -167,26 +165,4 @@ class Oort(SelectionStrategy):
         See `SelectionOptions`.
     """
 
-    def __init__(
-        self,
-        base: Strategy,
-        *,
-        num_selected: int = 2,
-        explored_share: float = 0.9,
-        clip_quantile: float = 0.95,
-        penalty: float = 2.0,
-        pacer_step: float = 5.0,
-        loss_key: str = "train-loss",
-        duration_key: str | None = None,
-        **options: Unpack[SelectionOptions],
-    ) -> None:
-        rule = OortRule(
-            num_selected=num_selected,
-            explored_share=explored_share,
-            clip_quantile=clip_quantile,
-            penalty=penalty,
-            pacer_step=pacer_step,
-            loss_key=loss_key,
-            duration_key=duration_key,
-        )
-        super().__init__(base, rule, **options)
+    rule_type = OortRule

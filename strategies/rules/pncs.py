@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from statistics import fmean
-from typing import Literal, Unpack
+from typing import Any, cast
 
 import numpy as np
 from flwr.serverapp.strategy import Strategy
@@ -15,21 +15,18 @@ from pncs_flower.forms import Form, check_parameters
 from pncs_flower.protocol import SummaryKind, SummaryRequest, client_order
 from pncs_flower.randomness import derive_seed
 from pncs_flower.similarity import layered_cosine
-from pncs_flower.sketches import Sketch, parse_sketch
+from pncs_flower.sketches import parse_sketch
 
 from ..checks import check_flags, check_layers, check_numbers, check_one_of, check_whole
-from ..options import SelectionOptions
 from ..replies.layers import check_averages
-from ..rule import Choice, Round, RuleState, SelectionRule, Summary
-from ..selection import SelectionStrategy
+from ..rule import Choice, Round, RuleState, SelectionRule, Summary, replaced
+from .rule_strategy import RuleStrategy
 
-__all__ = ["PNCS", "SMALL", "CandidateOrder", "PNCSRule"]
+__all__ = ["PNCS", "SMALL", "PNCSRule"]
 
 SMALL = "coordinates:5%@int8"
 """The sketch that is asked for by default: with 2 of 10 chosen, a fifth of all clients' updates, it
 leaves a quarter in all. docs/sketches.md has what it keeps."""
-
-CandidateOrder = Literal["longest-unasked", "random"]
 
 
 @dataclass(frozen=True)
@@ -45,17 +42,18 @@ class PNCSRule(SelectionRule):
     sketch: str = SMALL
     layers: tuple[str, ...] | None = None
     summary: SummaryKind = "update"
-    layer_weights: tuple[tuple[str, float], ...] | None = None
-    num_candidates: int | None = None
-    candidate_order: CandidateOrder = "longest-unasked"
+    layer_weights: Mapping[str, float] | tuple[tuple[str, float], ...] | None = None
+    num_candidates: int | None = field(default=None, metadata={"name": "candidates"})
     per_layer: bool = False
 
     def __post_init__(self) -> None:
         check_parameters(self.p, self.form)
-        parse_sketch(self.sketch).check_order(self.p)
+        sketch = parse_sketch(self.sketch)
+        sketch.check_order(self.p)
+        replaced(self, sketch=sketch.spec, layers=check_layers(self.layers))
         check_one_of(("update", "gradient"), summary=self.summary)
         if self.layer_weights is not None:
-            _check_weights(dict(self.layer_weights), self.layers)
+            replaced(self, layer_weights=_weights(self.layer_weights, self.layers))
         check_flags(per_layer=self.per_layer)
         if self.per_layer and self.layer_weights is not None:
             raise ValueError(
@@ -71,7 +69,6 @@ class PNCSRule(SelectionRule):
                     f"chosen in a round: use at least {self.num_selected}, or leave it out to ask "
                     "all"
                 )
-        check_one_of(("longest-unasked", "random"), candidate_order=self.candidate_order)
 
     @property
     def request(self) -> SummaryRequest:
@@ -79,14 +76,13 @@ class PNCSRule(SelectionRule):
         return SummaryRequest(self.summary, self.sketch, self.layers)
 
     def candidates(self, state: RuleState, now: Round) -> tuple[str, ...]:
-        """Ask all that are available, or some: those not asked for long, or any."""
+        """Ask all that are available, or some: those not asked for the longest time."""
         if self.num_candidates is None:
             return now.available
         draw = now.generator("candidates").permutation(len(now.available))
         available = sorted(now.available, key=client_order)
         shuffled = [available[place] for place in np.argsort(draw).tolist()]
-        if self.candidate_order == "longest-unasked":
-            shuffled.sort(key=lambda client: now.last_asked.get(client, 0))
+        shuffled.sort(key=lambda client: now.last_asked.get(client, 0))
         return tuple(shuffled[: self.num_candidates])
 
     def similarities(self, summaries: Mapping[str, Summary]) -> dict[str, np.ndarray]:
@@ -133,28 +129,26 @@ class PNCSRule(SelectionRule):
         return least_aligned_subset(similarity, now.num_selected, seed=seed)
 
 
-def _weights(weights: object) -> tuple[tuple[str, float], ...]:
-    if not isinstance(weights, Mapping):
-        raise TypeError(f"layer_weights is {weights!r}, but must give each layer's weight by name")
+def _weights(given: object, layers: Sequence[str] | None) -> tuple[tuple[str, float], ...]:
+    """Return checked weights of layers, of a form that cannot be changed."""
+    if not isinstance(given, Mapping | tuple):
+        raise TypeError(f"layer_weights is {given!r}, but must give each layer's weight by name")
+    weights = dict(given)
     check_numbers(**{f"layer_weights[{layer!r}]": weight for layer, weight in weights.items()})
-    return tuple(weights.items())
-
-
-def _check_weights(weights: Mapping[str, float], layers: Sequence[str] | None) -> None:
     bad = [layer for layer, weight in weights.items() if not 0 <= weight < math.inf]
     if bad or not any(weights.values()):
         raise ValueError(
-            f"layer_weights is {dict(weights)}, but weights must be finite, at least 0, and not "
-            "all 0"
+            f"layer_weights is {weights}, but weights must be finite, at least 0, and not all 0"
         )
     if layers is None or set(layers) != set(weights):
         raise ValueError(
             f"layer_weights names the layers {', '.join(weights)}, but layers are "
             f"{'not given' if layers is None else ', '.join(layers)}: name the same in both"
         )
+    return tuple(weights.items())
 
 
-class PNCS(SelectionStrategy):
+class PNCS(RuleStrategy):
     """Select clients by power-norm cosine similarity (PNCS, arXiv:2506.15923).
 
     Each round, the clients that do not cool down in the Age-of-Update queue send a sketch of their
@@ -192,9 +186,7 @@ class PNCS(SelectionStrategy):
         proportions matter.
     candidates : int, optional (default: None)
         Ask so many of the available clients each round, at least ``num_selected``, and choose among
-        them; all if None.
-    candidate_order : {"longest-unasked", "random"} (default: "longest-unasked")
-        Which clients are asked where not all are: those last asked longest ago, or any.
+        them: those not asked for the longest time first. All are asked if None.
     per_layer : bool (default: False)
         Choose ``num_selected`` clients for each of ``layers``, whose mean that layer becomes; a
         round then trains all of these, up to ``num_selected`` times the number of layers. Layers
@@ -211,35 +203,10 @@ class PNCS(SelectionStrategy):
     >>> strategy = PNCS(FedAvg(), num_selected=2, queue_length=4)
     """
 
-    def __init__(
-        self,
-        base: Strategy,
-        *,
-        num_selected: int = 2,
-        layers: Sequence[str] | None = None,
-        p: float = 4,
-        form: Form = "squared",
-        sketch: str | Sketch = SMALL,
-        summary: SummaryKind = "update",
-        layer_weights: Mapping[str, float] | None = None,
-        candidates: int | None = None,
-        candidate_order: CandidateOrder = "longest-unasked",
-        per_layer: bool = False,
-        **options: Unpack[SelectionOptions],
-    ) -> None:
-        options.setdefault("queue_length", 4)
-        rule = PNCSRule(
-            num_selected=num_selected,
-            p=p,
-            form=form,
-            sketch=parse_sketch(sketch).spec,
-            layers=check_layers(layers),
-            summary=summary,
-            layer_weights=None if layer_weights is None else _weights(layer_weights),
-            num_candidates=candidates,
-            candidate_order=candidate_order,
-            per_layer=per_layer,
-        )
-        if per_layer:
+    rule_type = PNCSRule
+    queue_length = 4
+
+    def __init__(self, base: Strategy, **arguments: Any) -> None:
+        super().__init__(base, **arguments)
+        if cast(PNCSRule, self.rule).per_layer:
             check_averages(base)
-        super().__init__(base, rule, **options)

@@ -2,19 +2,17 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, Unpack
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
-from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.protocol import LOSS, SummaryRequest
 
 from ..checks import check_one_of, check_text, check_whole
-from ..options import SelectionOptions
 from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
-from ..selection import SelectionStrategy
 from .reports import draw, order_by_value, reported, sizes
+from .rule_strategy import RuleStrategy
 
 __all__ = ["PowerOfChoice", "PowerOfChoiceRule", "Variant"]
 
@@ -29,7 +27,7 @@ class PowerOfChoiceRule(SelectionRule):
     """
 
     num_selected: int = 2
-    num_candidates: int = 5
+    num_candidates: int = field(default=5, metadata={"name": "candidates"})
     variant: Variant = "pow-d"
     batch_size: int = 32
     loss_key: str = "train-loss"
@@ -90,7 +88,7 @@ class PowerOfChoiceRule(SelectionRule):
         return {"losses": {**state["losses"], **losses}}
 
 
-class PowerOfChoice(SelectionStrategy):
+class PowerOfChoice(RuleStrategy):
     """Select clients by Power-of-Choice (Cho, Wang and Joshi 2022, arXiv:2010.01243).
 
     Candidates are drawn without replacement with probability proportional to their number of
@@ -126,22 +124,4 @@ class PowerOfChoice(SelectionStrategy):
     client counts as the mean of the known sizes.
     """
 
-    def __init__(
-        self,
-        base: Strategy,
-        *,
-        num_selected: int = 2,
-        candidates: int = 5,
-        variant: Variant = "pow-d",
-        batch_size: int = 32,
-        loss_key: str = "train-loss",
-        **options: Unpack[SelectionOptions],
-    ) -> None:
-        rule = PowerOfChoiceRule(
-            num_selected=num_selected,
-            num_candidates=candidates,
-            variant=variant,
-            batch_size=batch_size,
-            loss_key=loss_key,
-        )
-        super().__init__(base, rule, **options)
+    rule_type = PowerOfChoiceRule

@@ -2,15 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Unpack
-
-from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.randomness import derive_seed
 
-from ..options import SelectionOptions
 from ..rule import Choice, Round, RuleState, SelectionRule, Summary
-from ..selection import SelectionStrategy
+from .rule_strategy import RuleStrategy
 
 __all__ = ["RoundRobin", "RoundRobinRule"]
 
@@ -32,7 +28,7 @@ class RoundRobinRule(SelectionRule):
         return Choice(tuple(sorted(now.available, key=turn)[: now.num_selected]))
 
 
-class RoundRobin(SelectionStrategy):
+class RoundRobin(RuleStrategy):
     """Select the clients whose last turn is longest ago; nobody is asked for anything.
 
     A client that was chosen and failed has had its turn.
@@ -47,7 +43,4 @@ class RoundRobin(SelectionStrategy):
         See `SelectionOptions`.
     """
 
-    def __init__(
-        self, base: Strategy, *, num_selected: int = 2, **options: Unpack[SelectionOptions]
-    ) -> None:
-        super().__init__(base, RoundRobinRule(num_selected), **options)
+    rule_type = RoundRobinRule

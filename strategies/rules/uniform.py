@@ -2,15 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Unpack
-
-from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.protocol import client_order
 
-from ..options import SelectionOptions
 from ..rule import Choice, Round, RuleState, SelectionRule, Summary
-from ..selection import SelectionStrategy
+from .rule_strategy import RuleStrategy
 
 __all__ = ["UniformRule", "UniformSelection"]
 
@@ -28,7 +24,7 @@ class UniformRule(SelectionRule):
         return Choice(tuple(clients[index] for index in drawn))
 
 
-class UniformSelection(SelectionStrategy):
+class UniformSelection(RuleStrategy):
     """Select clients uniformly at random, without replacement; nobody is asked for anything.
 
     Parameters
@@ -41,7 +37,4 @@ class UniformSelection(SelectionStrategy):
         See `SelectionOptions`.
     """
 
-    def __init__(
-        self, base: Strategy, *, num_selected: int = 2, **options: Unpack[SelectionOptions]
-    ) -> None:
-        super().__init__(base, UniformRule(num_selected), **options)
+    rule_type = UniformRule

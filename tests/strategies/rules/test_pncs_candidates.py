@@ -36,15 +36,6 @@ def test_client_that_never_answers_waits_its_turn() -> None:
     assert sum("2" in clients for clients in asked) == 6  # 14 rounds of 3 of 7
 
 
-def test_random_candidates_are_uniform() -> None:
-    rounds = 1500
-    asked = ask(PNCSRule(num_candidates=3, candidate_order="random"), range(1, rounds + 1))
-    counts = np.array([sum(c in clients for clients in asked) for c in CLIENTS])
-    expected = rounds * 3 / 7
-    # Chi-squared with 6 degrees of freedom, scaled for draws without replacement; 1% point.
-    assert ((counts - expected) ** 2 / expected).sum() / (1 - 3 / 7) < 16.81
-
-
 def test_layer_weights_weigh_the_similarities() -> None:
     one, other = np.array([1.0, 0.0]), np.array([0.0, 1.0])
     rule = PNCSRule(layers=("a", "b"), layer_weights=(("a", 3.0), ("b", 1.0)))
@@ -72,7 +63,6 @@ def test_weights_decide_the_choice() -> None:
     ("options", "message"),
     [
         ({"num_candidates": 1}, "candidates is 1, but 2 of them are chosen"),
-        ({"candidate_order": "shortest"}, "candidate_order is 'shortest'"),
         ({"layer_weights": (("a", -1.0),), "layers": ("a",)}, "finite, at least 0, and not all 0"),
         ({"layer_weights": (("a", 0.0),), "layers": ("a",)}, "not all 0"),
         (
