@@ -42,6 +42,7 @@ _WORKERS = Annotated[
         "[dim]\\[default: CPUs][/dim]",
     ),
 ]
+_SEEDS = Annotated[int | None, typer.Option(min=1, help="Seeds, from 0.")]
 _SET = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="A setting for all runs, such as lr=0.05."),
@@ -64,7 +65,7 @@ def sweep(
             help="Folder for the results. [dim]\\[default: runs/<file>, or runs/<file>-quick][/dim]"
         ),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds, from 0.")] = None,
+    seeds: _SEEDS = None,
     quick: Annotated[bool, typer.Option(help="The sweep's quick version.")] = False,
     workers: _WORKERS = None,
     only: _ONLY = None,
@@ -95,7 +96,7 @@ def reproduce(
     model: Annotated[
         str | None, typer.Option(help="vgg16 (frozen but for its last layers) or scratch.")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds, from 0.")] = None,
+    seeds: _SEEDS = None,
     output: Annotated[
         Path | None, typer.Option(help="Folder for the results. [dim]\\[default: runs][/dim]")
     ] = None,

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..config import Scalar
 from .statistics import LAST
 from .sweep import Cell, Sweep, short
 
@@ -53,34 +52,31 @@ def choose_rates(outcomes: Sequence[tuple[Cell, Sequence[Mapping[str, Any]]]]) -
 
     The runs of `tuning_cells` come with their rounds, none if one failed.
     """
-    found: dict[tuple[str, str], dict[Scalar, list[float]]] = {}
+    scores: dict[tuple[str, str], dict[float, list[float]]] = {}
+    ended = set()
     for cell, rounds in outcomes:
+        line = cell.panel, cell.line
         last = [row["accuracy"] for row in rounds[-LAST:]]
-        by_rate = found.setdefault((cell.panel, cell.line), {})
-        by_rate.setdefault(cell.settings["lr"], []).append(
-            sum(last) / len(last) if last else float("nan")
-        )
+        if last:
+            ended.add(line)
+        by_rate = scores.setdefault(line, {}).setdefault(float(cell.settings["lr"]), [])
+        by_rate.append(sum(last) / len(last) if last else 0.0)
     chosen = []
-    for (panel, line), by_rate in found.items():
-        if all(value != value for values in by_rate.values() for value in values):
+    for line, found in scores.items():
+        if line not in ended:
             raise ValueError(
-                f"{panel}, {line}: no run with any of the learning rates came to an end"
+                f"{', '.join(line)}: no run with any of the learning rates came to an end"
             )
-        means = {
-            float(rate): sum(value for value in values if value == value) / len(values)
-            for rate, values in sorted(by_rate.items())
-        }
+        means = {rate: sum(each) / len(each) for rate, each in sorted(found.items())}
         best = max(means, key=means.__getitem__)  # the first of equals, so the smallest
-        chosen.append(Tuned(panel, line, best, {short(rate): m for rate, m in means.items()}))
+        chosen.append(Tuned(*line, best, {short(rate): mean for rate, mean in means.items()}))
     return chosen
 
 
 def with_rates(cells: Sequence[Cell], tuned: Sequence[Tuned]) -> list[Cell]:
-    """Return the cells, each with the learning rate of its panel and line."""
-    rates = {(each.panel, each.line): each.lr for each in tuned}
+    """Return the cells, each with the learning rate of its panel and line, if one was chosen."""
+    rates = {(each.panel, each.line): {"lr": each.lr} for each in tuned}
     return [
-        replace(cell, settings={**cell.settings, "lr": rates[cell.panel, cell.line]})
-        if (cell.panel, cell.line) in rates
-        else cell
+        replace(cell, settings={**cell.settings, **rates.get((cell.panel, cell.line), {})})
         for cell in cells
     ]
