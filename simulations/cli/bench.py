@@ -15,17 +15,7 @@ QUICK = ("similarity", "sketch", "subset")
 
 
 def run_benchmarks(names: Sequence[str]) -> None:
-    """Run benchmarks by name, those of `QUICK` if none is given; each prints its table.
-
-    Raises
-    ------
-    FileNotFoundError
-        If this is not a source tree.
-    ValueError
-        If there is no such benchmark; lists those that exist.
-    RuntimeError
-        If one of them fails; the others have been run.
-    """
+    """Run benchmarks by name, those of `QUICK` if none is given; each prints its table."""
     if not (FOLDER / "measure.py").is_file():
         raise FileNotFoundError(
             f"no benchmarks in {FOLDER}: they are part of the source tree, so clone it and run "

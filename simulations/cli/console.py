@@ -12,6 +12,14 @@ from types import TracebackType
 
 import typer
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.text import Text
 
 from ..config import Scalar, default_run_config
@@ -20,6 +28,7 @@ __all__ = [
     "err",
     "out",
     "parse_setting",
+    "progress_bar",
     "said_plainly",
     "show_tracebacks",
     "write_what_cannot_be_shown",
@@ -38,6 +47,20 @@ _traceback = False
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,100}")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+def progress_bar(*columns: ProgressColumn) -> Progress:
+    """Return a bar, with more columns after the usual ones; it shows only in a terminal."""
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        *columns,
+        console=out,
+        disable=not out.is_terminal,
+        transient=True,
+    )
 
 
 def show_tracebacks(wanted: bool) -> None:
@@ -59,11 +82,6 @@ def said_plainly(full_disk: str = "make room") -> Iterator[None]:
 
     What this project does not check itself, so that it may be a fault of its own, comes with what
     kind of error it is and how to see its traceback; see `show_tracebacks`.
-
-    Parameters
-    ----------
-    full_disk : str (default: "make room")
-        What to do if the disk is full.
     """
     try:
         yield

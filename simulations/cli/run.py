@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from typer.core import TyperGroup
 
 from ..config import Config, Scalar, default_run_config, unused_settings
@@ -21,6 +20,7 @@ from .console import (
     err,
     out,
     parse_setting,
+    progress_bar,
     said_plainly,
     show_tracebacks,
     write_what_cannot_be_shown,
@@ -411,13 +411,7 @@ def _progress(num_rounds: int) -> Iterator[Any]:
     """Show a bar where there is a terminal, and a line per round everywhere."""
     from ..report.of_run import round_line
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=out, disable=not out.is_terminal, transient=True) as bar:
+    with progress_bar() as bar:
         task = bar.add_task("starting", total=num_rounds)
 
         def show(row: Mapping[str, Any]) -> None:

@@ -9,26 +9,12 @@ _NOTE = "stopped early: no better accuracy for"
 
 
 def best_round(accuracies: Sequence[float]) -> int:
-    """Return the first round with the best accuracy.
-
-    Parameters
-    ----------
-    accuracies : sequence of float
-        That before training, and that after each round.
-    """
+    """Return the first round with the best accuracy; 0 is before training."""
     return max(range(len(accuracies)), key=accuracies.__getitem__)
 
 
 def stop_note(accuracies: Sequence[float], patience: int) -> str | None:
-    """Return the note of a round that is the last, or None if the run goes on.
-
-    Parameters
-    ----------
-    accuracies : sequence of float
-        That before training, and that after each round so far.
-    patience : int
-        Rounds without a better accuracy that are enough; 0 for a run that never stops early.
-    """
+    """Return the note of a round that is the last; None if the run goes on, as with patience 0."""
     best = best_round(accuracies)
     waited = len(accuracies) - 1 - best
     if not patience or waited < patience:

@@ -42,19 +42,7 @@ _KEYS = {"round", "accuracy", "elapsed", "notes"}
 
 
 def output_path(config: Config) -> Path:
-    """Return the absolute path of a run's folder, made, which must not hold another run.
-
-    Raises
-    ------
-    FileExistsError
-        If there are rounds, other settings or a checkpoint in it, unless the run is to be resumed:
-        two runs in one file would look like one.
-    FileNotFoundError
-        If the run to resume is not there.
-    ValueError
-        If the folder cannot be made, another process writes to the run that is to be resumed, or
-        it was not saved, or has other settings.
-    """
+    """Return the absolute path of a run's folder, made; two runs in one would look like one."""
     if config.resume:
         path = Path(config.output_dir).expanduser().resolve()
         if not config.output_dir or not (path / SETTINGS).exists():
@@ -113,27 +101,7 @@ def _new_folder(path: Path) -> Path:
 
 
 class RunFolder:
-    """Writes a run's folder.
-
-    Parameters
-    ----------
-    path : Path
-        The folder; made if it does not exist.
-    config : Config
-        The settings; see `settings.keep_settings`.
-
-    Attributes
-    ----------
-    rows : list of dict
-        The rounds in it, also those of an earlier start of the same run.
-
-    Raises
-    ------
-    FileNotFoundError
-        If it is to be resumed and holds no run.
-    ValueError
-        If another process writes to it now, or it holds a run with other settings.
-    """
+    """Writes a run's folder; ``rows`` has the rounds in it, also those of an earlier start."""
 
     def __init__(self, path: Path, config: Config) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -179,15 +147,7 @@ class RunFolder:
                 self._write()
 
     def end(self, history: Sequence[RoundRecord], elapsed: float) -> None:
-        """Keep the record of the round in which a run has ended before its time; close the folder.
-
-        Parameters
-        ----------
-        history : sequence of RoundRecord
-            All rounds that have begun.
-        elapsed : float
-            Seconds since training began.
-        """
+        """Keep the record of the round that a run has ended in before its time; close the folder."""
         self.add_notes(history[-2:])
         for record in history[-1:]:
             row = next((row for row in self.rows if row["round"] == record.round), None)
@@ -207,13 +167,6 @@ class RunFolder:
         """Have all rounds of a run that is done, with all that was noted of them, and no others.
 
         Lines that were lost, though the checkpoint of a later round was not, are put back.
-
-        Parameters
-        ----------
-        history : sequence of RoundRecord
-            All rounds of the run.
-        scores : mapping of int to mapping
-            Accuracy and loss by round.
         """
         self.add_notes(history)
         there = {row["round"]: row for row in self.rows if row["accuracy"] is not None}
@@ -269,13 +222,7 @@ def follow_rounds(path: Path) -> Callable[[], list[dict[str, Any]]]:
 
 
 def read_rounds(path: Path) -> list[dict[str, Any]]:
-    """Return the rounds in a run's folder, without a line that is still being written.
-
-    Raises
-    ------
-    ValueError
-        If a line is no round.
-    """
+    """Return the rounds in a run's folder, without a line that is still being written."""
     try:
         text = (path / ROUNDS).read_text(encoding="utf-8")
     except FileNotFoundError:

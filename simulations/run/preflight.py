@@ -18,43 +18,21 @@ __all__ = ["Machine", "Placement", "check_device", "check_run", "detect_machine"
 
 @dataclass(frozen=True)
 class Machine:
-    """What simulated clients can be given.
-
-    Attributes
-    ----------
-    cpus : int
-        CPU cores that this process may use.
-    gpus : int
-        GPUs that PyTorch sees.
-    gpu_memory : int (default: 0)
-        Bytes that are free on the GPU that has the least; 0 if that is not known.
-    """
+    """What simulated clients can be given."""
 
     cpus: int
     gpus: int
-    gpu_memory: int = 0
+    gpu_memory: int = 0  # bytes that are free on the GPU that has the least; 0: not known
 
 
 @dataclass(frozen=True)
 class Placement:
-    """What each client gets while it computes.
-
-    Attributes
-    ----------
-    cpus_per_client : int
-        CPU cores.
-    gpus_per_client : float
-        Share of a GPU, or whole GPUs above 1; 0 for none.
-    at_once : int or None
-        How many clients compute at the same time; None on a cluster, which decides itself.
-    machine : Machine or None
-        What Ray is told to have; None on a cluster.
-    """
+    """What each client gets while it computes."""
 
     cpus_per_client: int
-    gpus_per_client: float
-    at_once: int | None
-    machine: Machine | None
+    gpus_per_client: float  # a share, or whole GPUs above 1
+    at_once: int | None  # None on a cluster, which decides itself
+    machine: Machine | None  # what Ray is told to have; None on a cluster
 
     def describe(self) -> str:
         """Return one line for a person."""
@@ -84,28 +62,7 @@ def place_clients(
     gpus_per_client: float = 0.0,
     logical_gpus: int = 0,
 ) -> Placement:
-    """Decide what each simulated client gets.
-
-    Parameters
-    ----------
-    config : Config
-        The settings; their ``device`` says whether clients want a GPU.
-    num_clients : int
-        How many clients there are.
-    machine : Machine or None
-        What there is; None for a Ray cluster, of which nothing is known here.
-    cpus_per_client : int (default: 1)
-        CPU cores for each client.
-    gpus_per_client : float (default: 0.0)
-        Share of a GPU for each client.
-    logical_gpus : int (default: 0)
-        GPUs that Ray is to pretend, to rehearse a placement on a machine without any.
-
-    Raises
-    ------
-    ValueError
-        If the machine does not have it; says what to change.
-    """
+    """Decide what each simulated client gets."""
     if cpus_per_client < 1:
         raise ValueError(f"cpus-per-client = {cpus_per_client} must be at least 1")
     if gpus_per_client < 0 or (gpus_per_client > 1 and gpus_per_client % 1):
@@ -153,13 +110,7 @@ def place_clients(
 
 
 def check_device(config: Config) -> None:
-    """Refuse a GPU that this process does not have.
-
-    Raises
-    ------
-    ValueError
-        If the settings want one and there is none.
-    """
+    """Refuse a GPU that this process does not have."""
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             "device = 'cuda', but PyTorch sees no GPU on this machine: leave device out, or set it "
@@ -170,24 +121,7 @@ def check_device(config: Config) -> None:
 def check_run(
     config: Config, num_clients: int | None = None, placement: Placement | None = None
 ) -> None:
-    """Check what a run needs: data, strategy, layers, enough clients, and memory on the GPUs.
-
-    Parameters
-    ----------
-    config : Config
-        The settings.
-    num_clients : int, optional (default: None)
-        How many clients there will be, where that is known.
-    placement : Placement, optional (default: None)
-        What each of them gets, where that is known.
-
-    Raises
-    ------
-    ValueError
-        If the settings do not fit each other.
-    FileNotFoundError
-        If the data is not there.
-    """
+    """Check what a run needs: data, strategy, layers, enough clients, and memory on the GPUs."""
     if num_clients is not None and config.num_selected > num_clients:
         raise ValueError(
             f"num-selected = {config.num_selected}, but there are {num_clients} clients: select "

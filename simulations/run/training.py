@@ -53,27 +53,9 @@ def train(
 ) -> None:
     """Train and leave the results in a folder.
 
-    Parameters
-    ----------
-    grid : Grid
-        Where the clients are.
-    config : Config
-        The settings.
-    output : Path
-        The run's folder; see `folder.RunFolder`.
-    on_round : callable
-        Called with each round's row as it is written to ``rounds.jsonl``: the strategy's
-        `RoundRecord`, ``accuracy`` and ``loss`` on the test examples, and ``elapsed``, the
-        seconds since training began; and of PNCS with few clients ``similarity``, see `watch`.
-        Not called with that of a round in which the run ends before its time.
-
-    Raises
-    ------
-    ValueError, FileNotFoundError
-        If the settings cannot be carried out; before anything starts.
-    SelectionError
-        If several rounds in a row, or all there are, came to nothing, because no client delivered
-        an update; says why.
+    ``on_round`` is called with each round's row as it is written: the strategy's `RoundRecord`,
+    ``accuracy`` and ``loss`` on the test examples, ``elapsed`` (seconds since training began), and
+    of PNCS with few clients ``similarity``; not with the row of a round that the run ends in.
     """
     check_run(config)
     inputs = load_inputs(config)

@@ -22,11 +22,8 @@ Similarity = Mapping[str, Any]
 def watch_similarity(strategy: SelectionStrategy) -> Callable[[], Similarity | None]:
     """Return a function that hands over the similarities computed since it was last called.
 
-    Returns
-    -------
-    callable
-        Gives ``{"clients": keys, "values": K rows of K numbers}`` to four places; None if the rule
-        computes none, or for more than `MOST_CLIENTS`.
+    ``{"clients": keys, "values": K rows of K numbers}`` to four places; None if the rule computes
+    none, or for more than `MOST_CLIENTS`.
     """
     rule = strategy.rule
     seen: list[Similarity] = []
@@ -46,13 +43,7 @@ def watch_similarity(strategy: SelectionStrategy) -> Callable[[], Similarity | N
 
 
 def open_tensorboard(folder: Path) -> Callable[[Mapping[str, Any]], None]:
-    """Return a function that adds a round's row to TensorBoard's log in a folder.
-
-    Raises
-    ------
-    ValueError
-        If TensorBoard is not installed.
-    """
+    """Return a function that adds a round's row to TensorBoard's log in a folder."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
