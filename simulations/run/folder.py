@@ -147,7 +147,7 @@ class RunFolder:
                 self._write()
 
     def end(self, history: Sequence[RoundRecord], elapsed: float) -> None:
-        """Keep the record of the round that a run has ended in before its time; close the folder."""
+        """Keep the record of the round that a run has ended in before its time, and close."""
         self.add_notes(history[-2:])
         for record in history[-1:]:
             row = next((row for row in self.rows if row["round"] == record.round), None)
