@@ -8,18 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress, TaskID, TimeRemainingColumn
 
 from ..config import APP_DIRECTORY, CHOICES, Scalar, unused_settings
-from .console import err, out, parse_setting, said_plainly
+from .console import err, out, parse_setting, progress_bar, said_plainly
 
 __all__ = ["report", "reproduce", "sweep"]
 
@@ -229,16 +221,7 @@ def _progress(what: str) -> Iterator[tuple[Progress, TaskID]]:
     start = time.perf_counter()
     with (
         exit_on_signals(),
-        Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=out,
-            disable=not out.is_terminal,
-            transient=True,
-        ) as bar,
+        progress_bar(TimeRemainingColumn()) as bar,
     ):
         try:
             yield bar, bar.add_task(what, total=None)

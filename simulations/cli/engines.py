@@ -1,0 +1,211 @@
+"""Carry out `pncs run`: with which settings, on which engine, and what a person is told."""
+
+import contextlib
+import logging
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from ..config import Config, Scalar, default_run_config
+from .console import err, out, progress_bar
+
+__all__ = ["Engine", "resumed", "run_in_process", "run_on_ray"]
+
+
+class Engine(StrEnum):
+    """Where clients run."""
+
+    RAY = "ray"
+    IN_PROCESS = "in-process"
+
+
+def resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> tuple[Config, int]:
+    """Return the settings and the number of clients of a run that is to go on."""
+    from ..run.folder import CHECKPOINT, read_rounds
+    from ..run.settings import read_settings, refuse_other_settings
+
+    saved, rows = read_settings(folder), read_rounds(folder)
+    # Settings that are newer than the run have their defaults.
+    config = Config.from_run_config(default_run_config() | dict(saved.settings) | dict(given))
+    refuse_other_settings(folder, config)
+    if not config.checkpoint:
+        raise ValueError(f"the run in {folder} was not saved, as its setting checkpoint is false")
+    # A run that was begun by flwr run knows but the clients that were there.
+    before = saved.clients or max((len(row["clients"]) for row in rows), default=None)
+    if clients and before and clients != before:
+        raise ValueError(f"--clients is {clients}, but the run in {folder} has {before}")
+    if not (clients or before):
+        raise ValueError(
+            f"the run in {folder} does not say how many clients it has: give --clients"
+        )
+    done = sum(row["accuracy"] is not None for row in rows)
+    if done >= config.num_rounds:
+        out.print(
+            f"{folder} has {done} rounds already: nothing is left to do",
+        )
+    elif done and not any((folder / CHECKPOINT).glob("*.checkpoint")):
+        out.print(
+            f"{folder} has no checkpoint: it starts again from round 1",
+        )
+    return replace(config, resume=True, output_dir=str(folder)), clients or before or 0
+
+
+def run_on_ray(
+    config: Config, clients: int, cpus_per_client: int, gpus_per_client: float, logical_gpus: int
+) -> None:
+    """Run in Flower's simulation on Ray, and follow its rounds."""
+    with out.status("Checking settings, data and machine"):
+        from ..machine.processes import exit_on_signals
+        from ..machine.ray_cluster import cluster_address
+        from ..run.flower import FLOWER_LOG, run_in_flower
+        from ..run.folder import follow_rounds, output_path
+        from ..run.preflight import check_run, detect_machine, place_clients
+        from ..run.settings import keep_settings
+
+        placement = place_clients(
+            config,
+            clients,
+            detect_machine() if cluster_address() is None else None,
+            cpus_per_client=cpus_per_client,
+            gpus_per_client=gpus_per_client,
+            logical_gpus=logical_gpus,
+        )
+        check_run(config, clients, placement)
+    output = output_path(config)
+    config = replace(config, output_dir=str(output))
+    keep_settings(output, config, clients)
+    out.print(f"{clients} clients; {placement.describe()}")
+    out.print(f"Flower's log: {output / FLOWER_LOG}", soft_wrap=True)
+    out.print("Starting Flower and Ray, which takes half a minute or more ...")
+    with exit_on_signals(), _progress(config.num_rounds) as show:
+        news = follow_rounds(output)
+
+        def follow() -> None:
+            for row in news():
+                show(row)
+
+        own = (cpus_per_client, gpus_per_client, logical_gpus)
+        with _saying_how_to_go_on(config, output, Engine.RAY, own):
+            run_in_flower(config, clients, placement, output, follow)
+    _conclude(output)
+
+
+def run_in_process(config: Config, clients: int) -> None:
+    """Run one client after the other in this process."""
+    from ..client_app import app as client_app
+    from ..machine.processes import exit_on_signals
+    from ..report.of_run import draw_rounds
+    from ..run.flower import FLOWER_LOG
+    from ..run.folder import output_path
+    from ..run.in_process import InProcessGrid
+    from ..run.preflight import check_device, check_run
+    from ..run.settings import keep_settings
+    from ..run.training import train
+
+    check_device(config)
+    check_run(config, clients)
+    output = output_path(config)
+    config = replace(config, output_dir=str(output))
+    keep_settings(output, config, clients)
+    out.print(f"{clients} clients, one after the other in this process")
+    out.print(f"Flower's log: {output / FLOWER_LOG}", soft_wrap=True)
+    grid = InProcessGrid(client_app, clients, config.to_run_config(), tracebacks=True)
+    with (
+        exit_on_signals(),
+        _flower_log(output / FLOWER_LOG),
+        _progress(config.num_rounds) as show,
+        _saying_how_to_go_on(config, output, Engine.IN_PROCESS),
+        _with_traceback(output / FLOWER_LOG),
+    ):
+        train(grid, config, output, show)
+    draw_rounds(output)
+    _conclude(output)
+
+
+# What is not among a run's settings: CPU cores, share of a GPU, pretended GPUs.
+_OWN = {"--cpus-per-client": 1.0, "--gpus-per-client": 0.0, "--logical-gpus": 0.0}
+
+
+@contextlib.contextmanager
+def _saying_how_to_go_on(
+    config: Config,
+    output: Path,
+    engine: Engine,
+    own: Sequence[float] = tuple(_OWN.values()),
+) -> Iterator[None]:
+    """Say, where a run ends before its time, which command goes on with it."""
+    try:
+        yield
+    except SystemExit:
+        err.print(f"Stopped. The rounds so far: {output}", soft_wrap=True)
+        err.print(_how_to_go_on(config, output, engine, own), soft_wrap=True)
+        raise
+    except Exception as error:
+        error.add_note(_how_to_go_on(config, output, engine, own))
+        raise
+
+
+def _how_to_go_on(config: Config, output: Path, engine: Engine, own: Sequence[float]) -> str:
+    if not (output / "config.toml").is_file():
+        return "Nothing was begun: the same command starts again"
+    if not config.checkpoint:
+        return "The run was not saved, as checkpoint = false: to start again, give another --output"
+    words = ["pncs", "run", "--resume", str(output)]
+    if engine is not Engine.RAY:
+        words += ["--engine", engine.value]
+    if config.resume:  # perhaps with more rounds than the folder knows of
+        words += ["--rounds", str(config.num_rounds)]
+    for (name, default), value in zip(_OWN.items(), own, strict=True):
+        if value != default:
+            words += [name, f"{value:g}"]
+    return f"To go on with it: {shlex.join(words)}"
+
+
+@contextlib.contextmanager
+def _with_traceback(log: Path) -> Iterator[None]:
+    """Put the traceback of what ends a run into its log."""
+    try:
+        yield
+    except Exception as error:
+        logging.getLogger("flwr").exception("The run failed.")
+        error.add_note(f"Flower's log, with the traceback: {log}")
+        raise
+
+
+def _conclude(output: Path) -> None:
+    from ..report.of_run import PICTURE, final_table
+
+    out.print(final_table(output))
+    out.print(f"Picture: {output / PICTURE}", soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _progress(num_rounds: int) -> Iterator[Any]:
+    """Show a bar where there is a terminal, and a line per round everywhere."""
+    from ..report.of_run import round_line
+
+    with progress_bar() as bar:
+        task = bar.add_task("starting", total=num_rounds)
+
+        def show(row: Mapping[str, Any]) -> None:
+            line = round_line(row, num_rounds)
+            bar.console.print(line, soft_wrap=True)
+            bar.update(task, completed=row["round"], description="training")
+
+        yield show
+
+
+@contextlib.contextmanager
+def _flower_log(path: Path) -> Iterator[None]:
+    """Send Flower's log to a file in place of the terminal."""
+    logger = logging.getLogger("flwr")
+    handlers, handler = logger.handlers[:], logging.FileHandler(path, encoding="utf-8")
+    logger.handlers = [handler]
+    try:
+        yield
+    finally:
+        logger.handlers = handlers
+        handler.close()
