@@ -9,9 +9,8 @@ have what it likes: the base strategy is given those that most of them report.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from logging import WARNING
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from flwr.app import MetricRecord, RecordDict
@@ -22,11 +21,12 @@ from ..base_strategy import unwrap
 from ..grids.exchange import shortened
 from ..rule import Metrics
 
-__all__ = ["CommonMetrics", "Required", "numbers"]
+__all__ = ["ReplyMetrics", "numbers"]
 
 _NAMED = 5  # metrics in a note
 _MOST = 1e20  # of a loss: QFedAvg weighs by powers of it, which must stay finite
 _NORM_BIT = "norm_bit"  # what Flower's adaptive clipping on the client side reports
+_REPORTS_NORMS = "DifferentialPrivacyClientSideAdaptiveClipping"
 
 Contents = Mapping[str, RecordDict]
 """Replies, by client."""
@@ -40,32 +40,28 @@ def numbers(content: RecordDict) -> Metrics:
     return {name: value for name, value in _singles(content).items() if math.isfinite(value)}
 
 
-@dataclass(frozen=True)
-class Required:
-    """The metrics without which a base strategy cannot use a reply.
+class ReplyMetrics:
+    """What the metrics of training's replies must be, or of evaluation's, and what they were last.
 
-    The weight is above 0 and at most `max_weight`, the others are from 0 to 1e20. For the sake of
-    an account of privacy, `equal_weights` may be asked for.
+    The weight is above 0 and at most `max_weight`; of a reply to training, what else the base
+    strategy lives on is from 0 to 1e20. The layout holds the names of records, and of each metric
+    its record, name and form. Where there is no majority, that of the round before counts.
     """
 
-    weighted_by: str | None
-    max_weight: float
-    others: tuple[str, ...] = ()
-    equal_weights: bool = False
-
-    @classmethod
-    def by(cls, base: Strategy, max_weight: float) -> "Required":
-        """Return what a base strategy requires of a reply to a training message."""
-        strategies = list(unwrap(base))
-        keys = [getattr(strategy, "weighted_by_key", None) for strategy in strategies]
-        weighted_by = next((key for key in keys if isinstance(key, str)), None)
-        losses = [getattr(strategy, "train_loss_key", None) for strategy in strategies]
-        others = [key for key in losses if isinstance(key, str)]
-        kinds = [type(strategy).__name__ for strategy in strategies]
-        if "DifferentialPrivacyClientSideAdaptiveClipping" in kinds:
-            others.append(_NORM_BIT)
-        accounts = any(getattr(s, "accountant", None) is not None for s in strategies)
-        return cls(weighted_by, max_weight, tuple(others), accounts)
+    def __init__(
+        self, what: Literal["training", "evaluation"], base: Strategy, max_weight: float
+    ) -> None:
+        self.layout: tuple[object, ...] = ()
+        self._what = what
+        self._max_weight = max_weight
+        self._told: set[str] = set()
+        self._bases = list(unwrap(base))
+        self.weighted_by = next(iter(self._keys("weighted_by_key")), None)
+        self._others: list[str] = []
+        if what == "training":
+            self._others = self._keys("train_loss_key")
+            if any(type(base).__name__ == _REPORTS_NORMS for base in self._bases):
+                self._others.append(_NORM_BIT)
 
     def check(self, content: RecordDict) -> None:
         """Raise ValueError if a reply cannot be used."""
@@ -77,12 +73,12 @@ class Required:
         weight = metrics.get(self.weighted_by)
         if weight is None:
             raise ValueError(f"its metrics lack {self.weighted_by!r}, by which replies are weighed")
-        if not 0 < weight <= self.max_weight:
+        if not 0 < weight <= self._max_weight:
             raise ValueError(
                 f"{self.weighted_by} is {weight:g}, but must be above 0 and at most "
-                f"{self.max_weight:g}"
+                f"{self._max_weight:g}"
             )
-        for name in self.others:
+        for name in self._others:
             if not 0 <= metrics.get(name, -1.0) <= _MOST:
                 raise ValueError(
                     f"{name} is {metrics.get(name, 'absent')}, but the base strategy needs a "
@@ -90,13 +86,14 @@ class Required:
                 )
 
     def odd_weights(self, contents: Contents) -> dict[str, str]:
-        """Return the clients whose weight must be that of most others and is not, with reasons.
+        """Return whose weight is not that of most, and why an account of privacy needs it so.
 
         Where most have not the same, it is the app that is at fault: the base strategy says so.
         """
-        if not self.equal_weights or self.weighted_by is None:
+        accounts = any(getattr(base, "accountant", None) is not None for base in self._bases)
+        if not accounts or self.weighted_by is None:
             return {}
-        weights = _weights(contents, self.weighted_by)
+        weights = self._weights(contents)
         counts = Counter(weights.values())
         usual = max(counts, key=counts.__getitem__, default=0.0)
         if 2 * counts[usual] <= len(weights):
@@ -108,20 +105,7 @@ class Required:
             if weight != usual
         }
 
-
-@dataclass
-class CommonMetrics:
-    """Makes replies alike, and remembers what they looked like last.
-
-    The layout holds the names of records, and of each metric its record, name and form. Where there
-    is no majority, that of the round before counts.
-    """
-
-    what: str
-    layout: tuple[object, ...] = ()
-    _told: set[str] = field(default_factory=set)
-
-    def unify(self, contents: Contents, weighted_by: str | None) -> list[str]:
+    def unify(self, contents: Contents) -> list[str]:
         """Give all replies, in place, the metrics that most have; return notes on what changed.
 
         What one lacks, or has in another form or not as a finite number, becomes the mean of the
@@ -133,7 +117,7 @@ class CommonMetrics:
         names = _rename(contents, self.layout)
         found = {client: _entries(content) for client, content in contents.items()}
         usual = self._usual(found)
-        weights = _weights(contents, weighted_by)
+        weights = self._weights(contents)
         filled: list[str] = []
         hopeless: list[str] = []
         columns: dict[Key, dict[str, object]] = {}
@@ -177,11 +161,21 @@ class CommonMetrics:
                 continue
             more = len(names) - _NAMED
             listed = ", ".join(names[:_NAMED]) + (f" and {more} others" if more > 0 else "")
-            notes.append(f"{self.what}: {case}: {shortened(listed)}")
+            notes.append(f"{self._what}: {case}: {shortened(listed)}")
             if case not in self._told:
                 self._told.add(case)
                 log(WARNING, "%s (in later rounds, only the records say so)", notes[-1])
         return notes
+
+    def _keys(self, attribute: str) -> list[str]:
+        """Return the names of metrics that the base strategy, or one within it, has in a key."""
+        keys = [getattr(base, attribute, None) for base in self._bases]
+        return [key for key in keys if isinstance(key, str)]
+
+    def _weights(self, contents: Contents) -> dict[str, float]:
+        if self.weighted_by is None:
+            return dict.fromkeys(contents, 1.0)
+        return {client: _singles(content)[self.weighted_by] for client, content in contents.items()}
 
 
 def _rename(contents: Contents, layout: tuple[object, ...]) -> tuple[str, ...]:
@@ -215,12 +209,6 @@ def _entries(content: RecordDict) -> dict[Key, object]:
 def _form(value: object) -> str | int:
     """Return what is compared of a metric: the length of a list, or that it is a number."""
     return len(value) if isinstance(value, list) else "number"
-
-
-def _weights(contents: Contents, weighted_by: str | None) -> dict[str, float]:
-    if weighted_by is None:
-        return dict.fromkeys(contents, 1.0)
-    return {client: _singles(content)[weighted_by] for client, content in contents.items()}
 
 
 def _complete(

@@ -17,7 +17,7 @@ from ..grids.exchange import shortened, sort_replies
 from ..record import RoundRecord
 from ..rule import Metrics, Summary
 from .arrays import read_array, read_doubles
-from .metrics import CommonMetrics, Required, numbers
+from .metrics import ReplyMetrics, numbers
 from .model import Model, OtherUpdateError
 from .trees import check_trees, joins_trees
 
@@ -79,41 +79,17 @@ class SketchCheck:
             )
 
 
-@dataclass
 class UpdateChecks:
     """How an update is checked, and perhaps clipped to an L2 norm, before it is aggregated."""
 
-    model: Model
-    required: Required
-    common: CommonMetrics
-    clip_norm: float | None
-    trees: bool = False
-
-    @classmethod
-    def for_base(
-        cls,
-        base: Strategy,
-        model: Model,
-        common: CommonMetrics,
-        max_weight: float,
-        clip_norm: float | None,
-    ) -> "UpdateChecks":
-        """Return the checks for what a base strategy is going to aggregate."""
-        required = Required.by(base, max_weight)
-        return cls(model, required, common, clip_norm, joins_trees(base))
-
-    @property
-    def weighted_by(self) -> str | None:
-        """Name of the metric that the base strategy weighs updates by."""
-        return self.required.weighted_by
-
-    @property
-    def weights(self) -> ArrayRecord:
-        """The model's arrays."""
-        return self.model.weights
+    def __init__(self, base: Strategy, max_weight: float, clip_norm: float | None) -> None:
+        self.metrics = ReplyMetrics("training", base, max_weight)
+        self._clip_norm = clip_norm
+        self._trees = joins_trees(base)
 
     def sort_out(
         self,
+        model: Model,
         sent: Mapping[str, Message],
         received: list[Message],
         record: RoundRecord,
@@ -129,7 +105,7 @@ class UpdateChecks:
             try:
                 if node_id in replies.failures:
                     raise ValueError(replies.failures[node_id])
-                self._check(client, replies.contents[node_id], sketches)
+                self._check(client, replies.contents[node_id], model, sketches)
             except ValueError as error:
                 _reject(client, str(error), record)
                 if isinstance(error, UntruthfulSketchError):
@@ -138,53 +114,55 @@ class UpdateChecks:
                     delivery.others[client] = shortened(str(error))
             else:
                 sound[client] = replies.contents[node_id]
-        for client, reason in self.required.odd_weights(sound).items():
+        for client, reason in self.metrics.odd_weights(sound).items():
             _reject(client, reason, record)
             del sound[client]
         delivery.metrics.update({client: numbers(content) for client, content in sound.items()})
-        record.notes += self.common.unify(sound, self.weighted_by)
+        record.notes += self.metrics.unify(sound)
         first = {reply.metadata.reply_to_message_id: reply for reply in reversed(received)}
         for client, content in sound.items():
             record.delivered.append(client)
             delivery.messages.append(first[sent[client].metadata.message_id])
-            if self.clip_norm is not None and self._clip(content, self.clip_norm):
+            if self._clip_norm is not None and _clip(content, model, self._clip_norm):
                 record.notes.append(f"the update of client {client} was clipped")
         return delivery
 
-    def _check(self, client: str, content: RecordDict, sketches: SketchCheck | None) -> None:
-        fitted = self.model.fit(content)
+    def _check(
+        self, client: str, content: RecordDict, model: Model, sketches: SketchCheck | None
+    ) -> None:
+        fitted = model.fit(content)
         ((name, arrays),) = content.array_records.items()
-        if self.trees:
+        if self._trees:
             for array in arrays.values():
                 check_trees(read_array(array).tobytes())
         if sketches is not None:  # of what the client made, in whatever precision
-            sketches.check(client, self.weights, content)
+            sketches.check(client, model.weights, content)
         content[name] = fitted
-        self.required.check(content)
+        self.metrics.check(content)
 
-    def _clip(self, content: RecordDict, norm: float) -> bool:
-        ((name, arrays),) = content.array_records.items()
-        before = {
-            key: read_doubles(self.weights[key])
-            for key, (dtype, _) in self.model.forms.items()
-            if dtype.kind == "f"
+
+def _clip(content: RecordDict, model: Model, norm: float) -> bool:
+    ((name, arrays),) = content.array_records.items()
+    before = {
+        key: read_doubles(model.weights[key])
+        for key, (dtype, _) in model.forms.items()
+        if dtype.kind == "f"
+    }
+    with np.errstate(invalid="ignore"):
+        changes = {
+            key: np.asarray(read_doubles(arrays[key]) - values) for key, values in before.items()
         }
-        with np.errstate(invalid="ignore"):
-            changes = {
-                key: np.asarray(read_doubles(arrays[key]) - values)
-                for key, values in before.items()
-            }
-        for change in changes.values():
-            change[~np.isfinite(change)] = 0  # what is not finite is so in the model, and stays
-        length = float(np.sqrt(sum(float((change**2).sum()) for change in changes.values())))
-        if length <= norm:
-            return False
-        clipped = dict(arrays)
-        for key, change in changes.items():
-            value = np.asarray(before[key] + change * (norm / length))
-            clipped[key] = Array(value.astype(self.model.forms[key][0]))
-        content[name] = ArrayRecord(clipped)
-        return True
+    for change in changes.values():
+        change[~np.isfinite(change)] = 0  # what is not finite is so in the model, and stays
+    length = float(np.sqrt(sum(float((change**2).sum()) for change in changes.values())))
+    if length <= norm:
+        return False
+    clipped = dict(arrays)
+    for key, change in changes.items():
+        value = np.asarray(before[key] + change * (norm / length))
+        clipped[key] = Array(value.astype(model.forms[key][0]))
+    content[name] = ArrayRecord(clipped)
+    return True
 
 
 def _reject(client: str, reason: str, record: RoundRecord) -> None:

@@ -11,7 +11,6 @@ from ..options import CheckedOptions
 from ..record import RoundRecord
 from ..replies.aggregation import aggregate
 from ..replies.layers import share_layers
-from ..replies.metrics import CommonMetrics
 from ..replies.other_forms import OtherForms
 from ..replies.updates import Delivery, SketchCheck, UpdateChecks
 from ..rule import Metrics
@@ -41,7 +40,8 @@ class Closing:
         self._options = options
         self._history = history
         self._other_forms = OtherForms(base)
-        self.common = CommonMetrics("training")
+        self._checks = UpdateChecks(base, options.max_weight, options.clip_norm)
+        self.common = self._checks.metrics
 
     def close(self, round: OpenRound, received: list[Message]) -> Outcome:
         """Sort out the replies and aggregate; the record takes who delivered and the rest."""
@@ -50,10 +50,8 @@ class Closing:
 
     def _close(self, round: OpenRound, received: list[Message]) -> Outcome:
         record, options = round.record, self._options
-        checks = UpdateChecks.for_base(
-            self._base, round.model, self.common, options.max_weight, options.clip_norm
-        )
-        delivery = checks.sort_out(round.sent, received, record, self._sketches(round))
+        sketches = self._sketches(round)
+        delivery = self._checks.sort_out(round.model, round.sent, received, record, sketches)
         self._other_forms.check(delivery.others, self._history)
         sound, liars = list(delivery.metrics), delivery.liars
         if 0 < len(delivery.messages) < options.min_updates:
@@ -64,7 +62,7 @@ class Closing:
             record.delivered.clear()
             delivery = Delivery([], {}, {})
         record.notes += share_layers(
-            delivery, record.chosen_by_layer, checks.weights, checks.weighted_by
+            delivery, record.chosen_by_layer, round.model.weights, self.common.weighted_by
         )
         arrays, metrics, problem = aggregate(
             self._base, round.number, delivery.messages, round.model

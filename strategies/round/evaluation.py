@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import Strategy
 from ..base_strategy import least_evaluating, named_base
 from ..grids.exchange import expire, plain_reason, shortened
 from ..grids.view import GridView
-from ..replies.metrics import CommonMetrics, Required
+from ..replies.metrics import ReplyMetrics
 from .open_round import OpenRound
 
 __all__ = ["Evaluation"]
@@ -24,8 +24,7 @@ class Evaluation:
 
     def __init__(self, base: Strategy, max_weight: float) -> None:
         self._base = base
-        self._required = Required(Required.by(base, max_weight).weighted_by, max_weight)
-        self.common = CommonMetrics("evaluation")
+        self.common = ReplyMetrics("evaluation", base, max_weight)
         self._sent: list[Message] = []
 
     def configure(
@@ -56,7 +55,7 @@ class Evaluation:
                 reasons.append(f"{client}: {plain_reason(reply.error.reason)}")
                 continue
             try:
-                self._required.check(reply.content)
+                self.common.check(reply.content)
             except ValueError as error:
                 reasons.append(f"{client}: {shortened(str(error))}")
             else:
@@ -67,7 +66,7 @@ class Evaluation:
             notes.append(f"evaluation: left out are {'; '.join(reasons[:_NAMED])}{more}")
             log(INFO, "Round %d, %s", round.number, notes[-1])
         contents = {client: reply.content for client, reply in sound.items()}
-        notes += self.common.unify(contents, self._required.weighted_by)
+        notes += self.common.unify(contents)
         if reasons and not sound:
             notes.append("no client's evaluation can be used: there is none")
             return None
