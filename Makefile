@@ -8,18 +8,23 @@ INSTALLED := $(VENV)/.installed
 # one another; they get a tree of links that looks as installed.
 TREE := build/lint
 
-.PHONY: run test soak oldest lint format clean
+.PHONY: run test test-all soak oldest lint format clean
 
 run: $(INSTALLED)
 	$(BIN)/pncs run
 
-# The quick tests on all cores; then, one after the other, those that start Flower and Ray, whose time
-# limits two at once would not keep.
+# What starts Ray or a SuperLink runs one after the other: two at once would not keep their time
+# limits. All else runs on all cores.
+ALONE := ray or superlink
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m "not ($(ALONE) or minutes)" -n auto --dist loadfile
+	$(BIN)/python -m pytest -m "($(ALONE)) and not minutes"
 
-# The longest tests in full; `make test` runs them at reduced size.
+test-all: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not ($(ALONE))" -n auto --dist loadfile
+	$(BIN)/python -m pytest -m "$(ALONE)"
+
+# The longest tests in full; `make test-all` runs them at reduced size.
 soak: $(INSTALLED)
 	PNCS_KILLS=100 PNCS_HOSTILE_REPLIES=100000 PNCS_SOAK_ROUNDS=2000 PNCS_SOAK_CLIENTS=100 \
 	    PNCS_HONEST_ROUNDS=1000 PNCS_SUPERLINK_KILLS=3 PNCS_RAY_KILLS=5 \
@@ -38,7 +43,7 @@ oldest:
 	$(OLDEST)/bin/python -m pip install -q numpy scipy scikit-learn hypothesis pytest \
 	    pytest-timeout "$$(sed -n 's/^dependencies = \["flwr>=\([0-9.]*\),.*/flwr==\1.*/p' pyproject.toml)"
 	$(OLDEST)/bin/python -m pip install -q --no-deps -e .
-	$(OLDEST)/bin/python -m pytest -m "not slow" $(addprefix tests/clients/test_,summary_mod.py form.py state.py) \
+	$(OLDEST)/bin/python -m pytest -m "not ($(ALONE))" $(addprefix tests/clients/test_,summary_mod.py form.py state.py) \
 	    $(addprefix tests/strategies/,grids legacy replies resume round rules/test_rules.py \
 	    test_log.py test_stopping.py) tests/examples/test_flowers_examples.py
 

@@ -1,15 +1,17 @@
 """Runs on Ray, in a process of their own: python on_ray.py CLIENTS WORKERS SETTINGS ...
 
-The settings of a run are those of `deployed`, in JSON, and ``"app"``, the clients' app. One start
-of Ray serves all runs, which come one after the other. Prints how many megabytes the process held
-after each round of the last.
+The settings of a run are those of `deployed`, in JSON, and ``"app"``, the clients' app: faulty, or
+the product's own with ``"config"``, its settings. One start of Ray serves all runs, which come one
+after the other. Prints how many megabytes the process held after each round of the last.
 """
 
 import json
 import os
 import random
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, Context, Message
@@ -36,10 +38,25 @@ class Shuffled(GridWrapper):
         return replies
 
 
+class Configured(ClientApp):
+    """The product's app with settings of its own: in a simulation without a file there are none."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__()
+        self._config = config
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        from pncs_flower.simulations.client_app import app
+
+        return app(message, replace(context, run_config=self._config))
+
+
 def make_app(settings: dict[str, Any]) -> ClientApp:
     """Return clients that fail at random, or one that has a loss and the trouble asked for."""
     if settings.get("app") == "faulty":
         return faulty_app.make_app()
+    if "config" in settings:
+        return Configured(settings["config"])
 
     def trouble(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         deployed.cause(settings["trouble"], message, context)
@@ -60,6 +77,17 @@ def resident_megabytes() -> float:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
+def run(grid: Grid, settings: dict[str, Any], measure: Callable[[int, ArrayRecord], None]) -> None:
+    if "config" not in settings:
+        deployed.run(grid, settings, measure)
+        return
+    from pncs_flower.simulations.config import Config
+    from pncs_flower.simulations.run.training import train
+
+    config = Config.from_run_config(settings["config"])
+    train(grid, config, Path(settings["output"]), lambda row: None)
+
+
 def simulate(clients: int, workers: int, runs: list[dict[str, Any]]) -> None:
     server_app = ServerApp()
     memory: dict[int, float] = {}
@@ -71,7 +99,7 @@ def simulate(clients: int, workers: int, runs: list[dict[str, Any]]) -> None:
     def main(grid: Grid, context: Context) -> None:
         try:
             for settings in runs:
-                deployed.run(Shuffled(polled(grid)), settings, measure)
+                run(Shuffled(polled(grid)), settings, measure)
         finally:
             stop_hung_workers(grace=2.0)
 

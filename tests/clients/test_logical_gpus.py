@@ -14,7 +14,8 @@ pytest.importorskip("ray", reason="needs pncs-flower[simulation]")
 TESTS = Path(__file__).parents[1]
 
 
-@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.minutes
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a real GPU")
 def test_a_share_of_a_gpu_that_is_only_counted_is_granted_and_never_computed_on():
     done = subprocess.run(

@@ -14,7 +14,7 @@ from federation import Federation
 
 from pncs_flower.simulations.run.folder import read_rounds
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.superlink, pytest.mark.minutes, pytest.mark.timeout(1800)]
 
 SETTINGS: dict[str, Any] = {
     "num-rounds": 1,

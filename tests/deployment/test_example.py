@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from deployment.conftest import TESTS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.superlink, pytest.mark.minutes, pytest.mark.timeout(900)]
 
 SCRIPT = TESTS.parent / "examples" / "deployment" / "run.py"
 

@@ -16,7 +16,7 @@ import pytest
 from deployment.conftest import Deployed, read_history, start_nodes
 from federation import Federation
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.superlink, pytest.mark.minutes, pytest.mark.timeout(1800)]
 
 # Rounds: client 0 in the pre-round, client 1 in training. A client that fails steps back behind the
 # others: both are there again in the second round after it, client 1 then in the third.

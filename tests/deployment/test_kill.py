@@ -19,7 +19,8 @@ KILLS = int(os.environ.get("PNCS_SUPERLINK_KILLS", "1"))
 ROUNDS = 3
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.superlink,
+    pytest.mark.minutes,
     pytest.mark.timeout(900 * (1 + KILLS)),
     pytest.mark.skipif(sys.platform != "linux", reason="the server app is found in /proc"),
 ]

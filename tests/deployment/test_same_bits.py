@@ -10,7 +10,7 @@ from deployment.conftest import NUM_NODES, Deployed, outcome
 
 from pncs_flower.simulations.run.in_process import InProcessGrid
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.superlink, pytest.mark.timeout(1800)]
 
 RUNS: dict[str, dict[str, Any]] = {
     "pncs": {"rule": "PNCS", "queue_length": 2},
@@ -19,6 +19,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "power-of-choice": {"rule": "PowerOfChoice", "candidates": 3},
     "round-robin": {"rule": "RoundRobin"},
 }
+QUICK = "pncs"  # for `make test`; all others only in `make test-all`
 ROUNDS = {"pncs": 3, "pncs-own": 3}
 
 
@@ -33,25 +34,44 @@ def settings(name: str) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module")
-def results(shared: Deployed) -> dict[str, Path]:
-    """All runs at once: mostly, they wait."""
-    submitted = {name: shared.submit(name, **settings(name)) for name in RUNS}
+def run_all(shared: Deployed, *names: str) -> dict[str, Path]:
+    """Run some at once: mostly, they wait."""
+    submitted = {name: shared.submit(name, **settings(name)) for name in names}
     for name, (run, _) in submitted.items():
         status, details = shared.federation.wait(run, timeout=1500)
         assert status == "finished:completed", f"{name}: {details}\n{run.log.read_text()}"
     return {name: output for name, (_, output) in submitted.items()}
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_choices_metrics_and_weights_are_those_of_one_process(
-    name: str, results: dict[str, Path], tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def quick_result(shared: Deployed) -> Path:
+    return run_all(shared, QUICK)[QUICK]
+
+
+@pytest.fixture(scope="module")
+def results(shared: Deployed, quick_result: Path) -> dict[str, Path]:
+    return {QUICK: quick_result, **run_all(shared, *(name for name in RUNS if name != QUICK))}
+
+
+def outcome_in_process(name: str, folder: Path) -> dict[str, Any]:
     grid = InProcessGrid(deployed.make_client_app(), NUM_NODES)
-    deployed.run(grid, {**deployed.SETTINGS, **settings(name), "output": str(tmp_path)})
-    assert outcome(results[name]) == outcome(tmp_path)
+    deployed.run(grid, {**deployed.SETTINGS, **settings(name), "output": str(folder)})
+    return outcome(folder)
 
 
+def test_choices_metrics_and_weights_are_those_of_one_process(
+    quick_result: Path, tmp_path: Path
+) -> None:
+    assert outcome(quick_result) == outcome_in_process(QUICK, tmp_path)
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("name", [name for name in RUNS if name != QUICK])
+def test_those_of_other_rules_are_too(name: str, results: dict[str, Path], tmp_path: Path) -> None:
+    assert outcome(results[name]) == outcome_in_process(name, tmp_path)
+
+
+@pytest.mark.minutes
 def test_summaries_that_ride_along_give_the_same_choices_and_the_history_says_so(
     results: dict[str, Path],
 ) -> None:

@@ -122,7 +122,8 @@ def test_the_commands_are_the_same_for_all(example: Path) -> None:
     assert commands(example)[0] == ". ../../.venv/bin/activate"
 
 
-@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.minutes
 def test_flwr_run_as_printed(tmp_path: Path) -> None:
     """In a world of its own, whose processes end with it."""
     shutil.copytree(EXAMPLES / "numpy", tmp_path / "app")

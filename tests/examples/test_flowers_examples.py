@@ -300,7 +300,8 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.minutes
 @pytest.mark.usefixtures("one_thread")
 def test_all_of_them_on_ray(tmp_path: Path) -> None:
     """With the choices and the model that the same app has in process, if it is not random."""

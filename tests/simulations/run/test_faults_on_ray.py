@@ -24,7 +24,8 @@ from ray_process import on_ray
 from pncs_flower.simulations.run.in_process import InProcessGrid
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.ray,
+    pytest.mark.minutes,
     pytest.mark.timeout(1800),
     pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc"),
 ]

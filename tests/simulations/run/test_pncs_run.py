@@ -20,7 +20,7 @@ from pncs_flower.simulations.machine.watchdog import marked
 
 PNCS = [sys.executable, "-c", "from pncs_flower.simulations.cli import main; main()", "run"]
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ray
 
 
 @pytest.fixture
@@ -60,12 +60,10 @@ def in_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.usefixtures("nothing_left")
-def test_ray_gives_the_bits_of_one_process(workers: int, in_process: Path, tmp_path: Path) -> None:
+def test_ray_gives_the_bits_of_one_process(in_process: Path, tmp_path: Path) -> None:
     cpus = usable_cpus()
-    if cpus < workers:
-        pytest.skip(f"needs {workers} CPUs")
+    workers = min(2, cpus)
     done = pncs(
         "--rounds", "4", "--cpus-per-client", str(cpus // workers), "--output", str(tmp_path)
     )
@@ -76,6 +74,7 @@ def test_ray_gives_the_bits_of_one_process(workers: int, in_process: Path, tmp_p
     assert (tmp_path / "rounds.png").is_file()
 
 
+@pytest.mark.minutes
 @pytest.mark.usefixtures("nothing_left")
 def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
     done = pncs("--rounds", "2", "--set", "lr=1e30", "--output", str(tmp_path))
@@ -86,6 +85,7 @@ def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
     assert "NoSummariesError" in (tmp_path / "flwr.log").read_text()
 
 
+@pytest.mark.minutes
 @pytest.mark.usefixtures("nothing_left")
 def test_run_behind_a_proxy_with_a_long_temporary_folder_is_no_other(tmp_path: Path) -> None:
     long = tmp_path / ("x" * 60)
@@ -110,6 +110,7 @@ class Rule(UniformRule):
 """
 
 
+@pytest.mark.minutes
 @pytest.mark.usefixtures("nothing_left")
 def test_run_that_ends_in_its_first_round_says_why_and_keeps_the_traceback(tmp_path: Path) -> None:
     (tmp_path / "broken_rule.py").write_text(RULE)
@@ -128,6 +129,7 @@ def test_run_that_ends_in_its_first_round_says_why_and_keeps_the_traceback(tmp_p
     assert f"pncs run --resume {tmp_path / 'run'}" in done.stderr
 
 
+@pytest.mark.minutes
 @pytest.mark.usefixtures("nothing_left")
 def test_a_run_that_is_stopped_takes_everything_with_it(tmp_path: Path) -> None:
     process = subprocess.Popen(
@@ -150,8 +152,10 @@ def test_a_run_that_is_stopped_takes_everything_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds what is left in /proc")
+@pytest.mark.minutes
 @pytest.mark.usefixtures("nothing_left")
 def test_a_run_that_is_killed_leaves_nothing_running(tmp_path: Path) -> None:
+    before = set(descendants())
     process = subprocess.Popen(
         [*PNCS, "--rounds", "1000", "--output", str(tmp_path)],
         stdout=subprocess.DEVNULL,
@@ -172,7 +176,7 @@ def test_a_run_that_is_killed_leaves_nothing_running(tmp_path: Path) -> None:
         assert time.monotonic() < deadline + 60
         time.sleep(0.2)
     # The watchdog ends last; its heir, this process, takes note of all of them.
-    while descendants() and time.monotonic() < deadline + 60:
+    while set(descendants()) - before and time.monotonic() < deadline + 60:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(-1, os.WNOHANG)
         time.sleep(0.05)

@@ -1,9 +1,6 @@
 """Every selection rule on Ray, with the bits of one process, whatever the number of workers."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,6 @@ from pncs_flower.simulations.config import Config, default_run_config
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.run.training import train
 
-PNCS = [sys.executable, "-c", "from pncs_flower.simulations.cli import main; main()", "run"]
 ROUNDS, CLIENTS = 5, 8
 # What each rule asks of a client: nothing, a number, a loss, a gradient or a sketch of the update.
 SETTINGS: dict[str, dict[str, str | int]] = {
@@ -34,7 +30,7 @@ SETTINGS: dict[str, dict[str, str | int]] = {
     "gradient-norm": {},
 }
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ray
 
 
 def result(folder: Path) -> tuple[list[Any], dict[str, bytes]]:
@@ -45,30 +41,37 @@ def result(folder: Path) -> tuple[list[Any], dict[str, bytes]]:
         return choices, {name: weights[name].tobytes() for name in weights.files}
 
 
-@pytest.mark.parametrize("strategy", SETTINGS)
-def test_rule_runs_on_ray_with_the_bits_of_one_process(strategy: str, tmp_path: Path) -> None:
-    on_ray, here = tmp_path / "ray", tmp_path / "here"
-    here.mkdir()
+def config(strategy: str) -> Config:
     settings = {"strategy": strategy, "num-rounds": ROUNDS, "seed": 3, **SETTINGS[strategy]}
-    arguments = [f"--set={name}={value}" for name, value in settings.items()]
-    workers = min(2, os.cpu_count() or 1)
-    done = subprocess.run(
-        [*PNCS, *arguments, "--clients", str(CLIENTS), "--output", str(on_ray)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    return Config.from_run_config(default_run_config() | settings)
+
+
+@pytest.fixture(scope="module")
+def app_on_ray(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The product's own app with each rule, one after the other in one simulation."""
+    folder = tmp_path_factory.mktemp("app")
+    runs = [
+        {"config": config(strategy).to_run_config(), "output": str(folder / strategy)}
+        for strategy in SETTINGS
+    ]
+    for run in runs:
+        Path(str(run["output"])).mkdir()
+    done = run_on_ray(CLIENTS, *runs)
     assert done.returncode == 0, done.stderr
-    assert f"{workers} at once" in done.stdout
+    return folder
 
-    config = Config.from_run_config(default_run_config() | settings)
-    grid = InProcessGrid(client_app, CLIENTS, config.to_run_config())
-    train(grid, config, here, lambda row: None)
 
-    choices, weights = result(on_ray)
+@pytest.mark.minutes
+@pytest.mark.parametrize("strategy", SETTINGS)
+def test_the_app_runs_on_ray_with_the_bits_of_one_process(
+    strategy: str, app_on_ray: Path, tmp_path: Path
+) -> None:
+    settings = config(strategy)
+    grid = InProcessGrid(client_app, CLIENTS, settings.to_run_config())
+    train(grid, settings, tmp_path, lambda row: None)
+    choices, weights = result(app_on_ray / strategy)
     assert [len(delivered) for _, _, delivered, _ in choices] == [2] * ROUNDS
-    assert (choices, weights) == result(here)
+    assert (choices, weights) == result(tmp_path)
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -85,7 +88,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=[1, 2])
+@pytest.fixture(scope="module", params=[pytest.param(1, marks=pytest.mark.minutes), 2])
 def all_rules(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All rules one after the other in one simulation, whose replies come in any order."""
     folder = tmp_path_factory.mktemp(f"workers-{request.param}")

@@ -172,7 +172,8 @@ def test_a_cluster_that_does_not_answer_is_told_at_once(
         run_sweep(SWEEP, tmp_path, 1, lambda *_: None)
 
 
-@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.minutes
 def test_a_sweep_on_ray_that_is_stopped_says_so(tmp_path: Path) -> None:
     file = tmp_path / "long.toml"
     file.write_text('title = "long"\nrules = ["uniform"]\nseeds = 200\n')

@@ -337,7 +337,8 @@ def test_a_browser_has_nothing_to_complain_of(finished: Path, tmp_path: Path) ->
     assert browser_messages(finished / "report.html", tmp_path) == ""
 
 
-@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.minutes
 def test_a_killed_sweep_goes_on_in_ray_and_ends_the_same(finished: Path, tmp_path: Path) -> None:
     code = (
         "from tests_sweep import SWEEP, run; from pathlib import Path; import sys; "
@@ -389,7 +390,8 @@ def test_a_figure_is_reproduced_by_one_command(tmp_path: Path) -> None:
     assert (sweep["model"], sweep["settings"]["dataset"]) == ("scratch", "digits")
 
 
-@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.minutes
 @pytest.mark.timeout(1800)
 @NEEDS_CHROMIUM
 @pytest.mark.skipif("PNCS_REPRODUCE_ALL" not in os.environ, reason="minutes: PNCS_REPRODUCE_ALL=1")

@@ -416,7 +416,8 @@ def _wait_for(port: int) -> None:
             time.sleep(0.2)
 
 
-@pytest.mark.slow
+@pytest.mark.superlink
+@pytest.mark.minutes
 def test_start_server_with_three_clients_chooses_as_a_message_strategy():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
@@ -433,7 +434,8 @@ def test_start_server_with_three_clients_chooses_as_a_message_strategy():
     assert choices == [record.chosen for record in strategy.history]
 
 
-@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.minutes
 def test_a_server_fn_app_on_ray_chooses_as_a_message_strategy():
     process = script("ray", "5")
     try:
