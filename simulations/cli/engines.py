@@ -60,10 +60,9 @@ def run_on_ray(
     with out.status("Checking settings, data and machine"):
         from ..machine.processes import exit_on_signals
         from ..machine.ray_cluster import cluster_address
-        from ..run.flower import FLOWER_LOG, run_in_flower
-        from ..run.folder import follow_rounds, output_path
+        from ..run.flower import run_in_flower
+        from ..run.folder import follow_rounds
         from ..run.preflight import check_run, detect_machine, place_clients
-        from ..run.settings import keep_settings
 
         placement = place_clients(
             config,
@@ -74,11 +73,7 @@ def run_on_ray(
             logical_gpus=logical_gpus,
         )
         check_run(config, clients, placement)
-    output = output_path(config)
-    config = replace(config, output_dir=str(output))
-    keep_settings(output, config, clients)
-    out.print(f"{clients} clients; {placement.describe()}")
-    out.print(f"Flower's log: {output / FLOWER_LOG}", soft_wrap=True)
+    config, output = _begin(config, clients, f"; {placement.describe()}")
     out.print("Starting Flower and Ray, which takes half a minute or more ...")
     with exit_on_signals(), _progress(config.num_rounds) as show:
         news = follow_rounds(output)
@@ -99,19 +94,13 @@ def run_in_process(config: Config, clients: int) -> None:
     from ..machine.processes import exit_on_signals
     from ..report.of_run import draw_rounds
     from ..run.flower import FLOWER_LOG
-    from ..run.folder import output_path
     from ..run.in_process import InProcessGrid
     from ..run.preflight import check_device, check_run
-    from ..run.settings import keep_settings
     from ..run.training import train
 
     check_device(config)
     check_run(config, clients)
-    output = output_path(config)
-    config = replace(config, output_dir=str(output))
-    keep_settings(output, config, clients)
-    out.print(f"{clients} clients, one after the other in this process")
-    out.print(f"Flower's log: {output / FLOWER_LOG}", soft_wrap=True)
+    config, output = _begin(config, clients, ", one after the other in this process")
     grid = InProcessGrid(client_app, clients, config.to_run_config(), tracebacks=True)
     with (
         exit_on_signals(),
@@ -123,6 +112,20 @@ def run_in_process(config: Config, clients: int) -> None:
         train(grid, config, output, show)
     draw_rounds(output)
     _conclude(output)
+
+
+def _begin(config: Config, clients: int, where: str) -> tuple[Config, Path]:
+    """Make the run's folder, with its settings, and say where its clients are."""
+    from ..run.flower import FLOWER_LOG
+    from ..run.folder import output_path
+    from ..run.settings import keep_settings
+
+    output = output_path(config)
+    config = replace(config, output_dir=str(output))
+    keep_settings(output, config, clients)
+    out.print(f"{clients} clients{where}")
+    out.print(f"Flower's log: {output / FLOWER_LOG}", soft_wrap=True)
+    return config, output
 
 
 # What is not among a run's settings: CPU cores, share of a GPU, pretended GPUs.
@@ -149,7 +152,9 @@ def _saying_how_to_go_on(
 
 
 def _how_to_go_on(config: Config, output: Path, engine: Engine, own: Sequence[float]) -> str:
-    if not (output / "config.toml").is_file():
+    from ..run.settings import SETTINGS
+
+    if not (output / SETTINGS).is_file():
         return "Nothing was begun: the same command starts again"
     if not config.checkpoint:
         return "The run was not saved, as checkpoint = false: to start again, give another --output"

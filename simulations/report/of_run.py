@@ -1,6 +1,5 @@
 """For a person: a line per round, a table and a picture, all made from what a run left on disk."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from rich.table import Table
 from pncs_flower.protocol import client_order
 
 from ..run.early_stopping import stopped_after
-from ..run.folder import read_rounds
+from ..run.folder import read_rounds, read_summary
+from ..run.settings import SETTINGS
 from ..toml_file import read_toml
 from .figures import new_figure, save
 
@@ -54,7 +54,7 @@ def round_line(row: Mapping[str, Any], num_rounds: int) -> str:
 def final_table(path: Path) -> Table:
     """Return the table of a finished run's folder: its result and its last rounds."""
     rows = read_rounds(path)
-    summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+    summary = read_summary(path)
     early = ", stopped early" if stopped_after(rows) else ""
     table = Table(
         title=f"Accuracy {_number(summary['initial-accuracy'], '.3f')} before training, "
@@ -84,7 +84,7 @@ def draw_rounds(path: Path) -> Path:
     rows = read_rounds(path)
     if not rows:
         raise ValueError(f"{path} has no rounds to draw")
-    summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+    summary = read_summary(path)
     clients = sorted({client for row in rows for client in row["clients"]}, key=client_order)
     width = min(16.0, max(7.0, 2.5 + 0.22 * len(rows)))
     height = 3.0 + min(8.0, max(1.6, 0.22 * len(clients)))
@@ -92,7 +92,7 @@ def draw_rounds(path: Path) -> Path:
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.6, height - 3.0])
     _draw_accuracy(above, rows, summary["initial-accuracy"])
     _draw_clients(below, rows, clients)
-    config = read_toml(path / "config.toml")
+    config = read_toml(path / SETTINGS)
     figure.suptitle(
         f"{config['strategy']} on {config['dataset']}: "
         f"{config['num-selected']} of {len(clients)} clients per round"

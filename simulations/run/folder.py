@@ -22,10 +22,13 @@ from .settings import SETTINGS, keep_settings, refuse_other_settings
 __all__ = [
     "CHECKPOINT",
     "ROUNDS",
+    "SUMMARY",
+    "WEIGHTS",
     "RunFolder",
     "follow_rounds",
     "output_path",
     "read_rounds",
+    "read_summary",
 ]
 
 CHECKPOINT = "checkpoint"
@@ -37,6 +40,12 @@ ROUNDS = "rounds.jsonl"
 That of the round in which a run ended before its time has the reason among its notes; its accuracy
 and loss are null if it ended before they were known.
 """
+
+SUMMARY = "summary.json"
+"""Name of the file with what came out; there once a run is done."""
+
+WEIGHTS = "weights.npz"
+"""Name of the file with the model's weights at the end."""
 
 _KEYS = {"round", "accuracy", "elapsed", "notes"}
 
@@ -190,11 +199,11 @@ class RunFolder:
             self._lock.close()
 
     def finish(self, weights: Mapping[str, NDArray[Any]], summary: Mapping[str, Any]) -> None:
-        """Write ``weights.npz`` and ``summary.json``, and close the folder."""
-        with replacing(self.path / "weights.npz") as file:
+        """Write the weights and the summary, and close the folder."""
+        with replacing(self.path / WEIGHTS) as file:
             np.savez(file, allow_pickle=False, **weights)
         text = json.dumps(_finite(dict(summary)), indent=2, allow_nan=False)
-        write_whole(self.path / "summary.json", text + "\n")
+        write_whole(self.path / SUMMARY, text + "\n")
         self.close()
 
 
@@ -237,6 +246,12 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
             raise ValueError(f"line {number} of {path / ROUNDS} is no round of a run: remove it")
         rows.append(row)
     return rows
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """Return what came out of the run in a folder."""
+    found: dict[str, Any] = json.loads((path / SUMMARY).read_text(encoding="utf-8"))
+    return found
 
 
 def _finite(value: Any) -> Any:

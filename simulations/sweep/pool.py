@@ -1,6 +1,5 @@
 """Where cells run: one after the other in this process, or as many at once as Ray has room for."""
 
-import json
 import logging
 import os
 import shutil
@@ -18,7 +17,7 @@ from pncs_flower.plain_text import one_line, without_colours
 from ..machine.processes import keeping_handlers
 from ..machine.ray_cluster import cluster_address
 from ..machine.surroundings import short_folder
-from ..run.folder import read_rounds
+from ..run.folder import read_rounds, read_summary
 from .sweep import Cell
 
 __all__ = ["Failure", "RunCells", "pool"]
@@ -69,7 +68,7 @@ def _run_cell(cell: Cell, scratch: str) -> Rows:
         output = Path(work)
         # A cell that is stopped is run again from its start.
         train(grid, replace(cell.config, checkpoint=False), output, lambda row: None)
-        summary = json.loads((output / "summary.json").read_text(encoding="utf-8"))
+        summary = read_summary(output)
         rounds = read_rounds(output)
     return [{**asdict(cell), "command": cell.command}, *rounds, summary]
 
