@@ -178,6 +178,7 @@ class SelectionStrategy(Strategy):
                 return training.send(round, [], self.options.seed)
             self._asking.ask(round, same_for_all(templates, self.base))
         choice = choose(round, self._selector, self.options, self.history)
+        self._closing.check_choice(choice)
         if round.pre_round is None:
             templates = training.configure(round, self.base, choice.clients)
         return training.send(round, templates, self.options.seed)

@@ -10,10 +10,10 @@ from ..errors import EmptyRoundsError
 from ..options import CheckedOptions
 from ..record import RoundRecord
 from ..replies.aggregation import aggregate
-from ..replies.layers import share_layers
+from ..replies.layers import check_averages, share_layers
 from ..replies.other_forms import OtherForms
 from ..replies.updates import Delivery, SketchCheck, UpdateChecks
-from ..rule import Metrics
+from ..rule import Choice, Metrics
 from .open_round import OpenRound
 
 __all__ = ["Closing", "Outcome"]
@@ -42,6 +42,11 @@ class Closing:
         self._other_forms = OtherForms(base)
         self._checks = UpdateChecks(base, options.max_weight, options.clip_norm)
         self.common = self._checks.metrics
+
+    def check_choice(self, choice: Choice) -> None:
+        """Refuse, before anybody trains, a choice that the base strategy cannot carry out."""
+        if choice.by_layer:
+            check_averages(self._base)
 
     def close(self, round: OpenRound, received: list[Message]) -> Outcome:
         """Sort out the replies and aggregate; the record takes who delivered and the rest."""

@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import (
 from pncs_flower import least_aligned_subset, pairwise_cosine
 from pncs_flower.clients import summary_mod
 from pncs_flower.simulations.run.in_process import InProcessGrid
-from pncs_flower.strategies import PNCS
+from pncs_flower.strategies import PNCS, Choice, SelectionRule, SelectionStrategy
 
 CLIENTS, SELECTED, LR = 8, 2, np.float32(0.5)
 NAMES = {"body": ("body.weight", "body.bias"), "head": ("head.weight", "head.bias")}
@@ -137,3 +137,20 @@ def test_base_that_takes_no_mean_is_refused():
 def test_layer_weights_do_not_go_with_it():
     with pytest.raises(ValueError, match="per_layer is True"):
         PNCS(FedAvg(), per_layer=True, layers=["head"], layer_weights={"head": 1.0})
+
+
+class ByLayer(SelectionRule):
+    """A rule of one's own that chooses for each layer."""
+
+    num_selected = 2
+
+    def select(self, state, now, summaries):
+        chosen = now.available[: now.num_selected]
+        return Choice(chosen, by_layer={"": chosen})
+
+
+def test_a_choice_by_layer_of_an_own_rule_needs_a_base_that_takes_a_mean():
+    strategy = SelectionStrategy(FedMedian(), ByLayer())
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 4)
+    with pytest.raises(ValueError, match="FedMedian takes no weighted mean"):
+        strategy.start(grid, numpy_app.initial_arrays(), num_rounds=1)
