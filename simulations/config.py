@@ -22,6 +22,8 @@ __all__ = [
     "Scalar",
     "default_run_config",
     "format_toml",
+    "merged",
+    "parse_rule",
     "unused_settings",
 ]
 
@@ -115,6 +117,7 @@ class Config:
     """
 
     strategy: str
+    rule: str
     num_selected: int
     queue_length: int
     p: float
@@ -172,6 +175,7 @@ class Config:
         ValueError
             If a setting is missing, unknown, of another type or out of its range.
         """
+        run_config = merged(run_config)
         types = {_key(field.name): field.type for field in fields(cls)}
         for key in run_config:
             if key not in types:
@@ -197,6 +201,11 @@ class Config:
     def of_parts(self) -> "Agreeing":
         """Return the settings, equal to all whose clients hold the same examples."""
         return Agreeing(self, tuple(getattr(self, name) for name in (*_INPUTS, *_PARTS)))
+
+    @property
+    def rule_parameters(self) -> dict[str, Any]:
+        """The parameters of the rule that are given."""
+        return parse_rule(self.rule)
 
     @property
     def layer_names(self) -> tuple[str, ...] | None:
@@ -242,6 +251,46 @@ def default_run_config() -> dict[str, Scalar]:
 def _default_settings() -> Mapping[str, Scalar]:
     with (APP_DIRECTORY / "pyproject.toml").open("rb") as file:
         return MappingProxyType(tomllib.load(file)["tool"]["flwr"]["app"]["config"])
+
+
+def parse_rule(text: object) -> dict[str, Any]:
+    """Return the parameters of a rule that a text gives, such as ``p = 2, form = "printed"``."""
+    if not isinstance(text, str):
+        raise ValueError(f"rule = {text!r} must be text, not {type(text).__name__}")
+    try:
+        return tomllib.loads(f"rule = {{{text}}}")["rule"]  # type: ignore[no-any-return]
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(
+            f"rule = {text!r} must be TOML, such as 'p = 2, form = \"printed\"': {error}"
+        ) from None
+
+
+def merged(*settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings, the later ones for the earlier; each ``rule.KEY`` is put into ``rule``."""
+    result: dict[str, Any] = {}
+    rule: dict[str, Any] = {}
+    for values in settings:
+        for key, value in values.items():
+            if key == "rule":
+                rule |= value if isinstance(value, Mapping) else parse_rule(value)
+            elif key.startswith("rule."):
+                rule[key.removeprefix("rule.")] = value
+            else:
+                result[key] = value
+    given = any(key.partition(".")[0] == "rule" for values in settings for key in values)
+    if given:
+        result["rule"] = ", ".join(f"{key} = {_inline(value)}" for key, value in rule.items())
+    return result
+
+
+def _inline(value: object) -> str:
+    """Return a value as TOML on one line."""
+    if isinstance(value, Mapping):
+        inside = (f"{json.dumps(key)} = {_inline(of_key)}" for key, of_key in value.items())
+        return f"{{{', '.join(inside)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_inline, value))}]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def format_toml(values: Mapping[str, Scalar]) -> str:

@@ -151,6 +151,11 @@ def parse_setting(text: str) -> tuple[str, Scalar]:
     key, equals, value = (part.strip() for part in text.partition("="))
     if not equals:
         raise ValueError(f"--set {text} must be KEY=VALUE, such as lr=0.05")
+    if key.startswith("rule."):  # whatever TOML has, or a text without quotes
+        try:
+            return key, tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            return key, _parsed(value)
     parsed = _parsed(value)
     # A folder may be called 2024, and a layer true.
     if isinstance(default_run_config().get(key), str) and not isinstance(parsed, str):

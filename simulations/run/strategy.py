@@ -1,9 +1,9 @@
 """Which selection strategy the settings name, and with which of them it is made."""
 
-from collections.abc import Callable
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_type_hints
 
 from flwr.serverapp.strategy import FedAvg
 
@@ -24,15 +24,19 @@ from pncs_flower.strategies import (
     UniformSelection,
     timeouts,
 )
+from pncs_flower.strategies.rule import parameters
 from pncs_flower.strategies.rules.active_fl import Unseen
 from pncs_flower.strategies.rules.power_of_choice import Variant
+from pncs_flower.strategies.rules.rule_strategy import RuleStrategy
 
 from ..config import Config
 from ..machine.logs import errors_only
 
 __all__ = ["build_strategy"]
 
-Make = Callable[..., SelectionStrategy]
+Make = type[RuleStrategy]
+
+_KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
 def build_strategy(config: Config, checkpoint: Path | None = None) -> SelectionStrategy:
@@ -66,10 +70,16 @@ def build_strategy(config: Config, checkpoint: Path | None = None) -> SelectionS
     if config.queue_length >= 0:
         options["queue_length"] = config.queue_length
     if ":" in config.strategy:
-        rule = _make_rule(config.strategy, config.num_selected)
+        rule = _make_rule(config.strategy, config.num_selected, config.rule_parameters)
         return SelectionStrategy(base, rule, **options)
     make, settings = _named(config)
-    return make(base, num_selected=config.num_selected, **settings, **options)
+    given = _checked(config.strategy, make.rule_type, config.rule_parameters)
+    try:
+        return make(base, **{"num_selected": config.num_selected, **settings, **given, **options})
+    except TypeError as error:
+        raise ValueError(
+            f"strategy = {config.strategy!r}, rule = {config.rule!r}: {error}"
+        ) from error
 
 
 def _named(config: Config) -> tuple[Make, dict[str, Any]]:
@@ -111,18 +121,46 @@ def _named(config: Config) -> tuple[Make, dict[str, Any]]:
     return choices[config.strategy]
 
 
-def _make_rule(path: str, num_selected: int) -> SelectionRule:
+def _checked(strategy: str, rule: type[SelectionRule], given: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters given for a rule, lists as tuples, or refuse what it does not have."""
+    known = parameters(rule)
+    known.pop("num_selected", None)  # a setting of its own
+    hints = get_type_hints(rule)
+    for key, value in given.items():
+        if key == "num_selected":
+            raise ValueError("rule.num_selected is the setting num-selected: use that")
+        if key not in known:
+            near = get_close_matches(key, known, n=1)
+            there = f"there are {', '.join(known)}" if known else "it has none"
+            hint = f"did you mean rule.{near[0]}?" if near else there
+            raise ValueError(f"strategy = {strategy!r} has no parameter rule.{key}: {hint}")
+        kind = hints[known[key].name]
+        whole = kind is float and type(value) is int
+        if kind in _KINDS and type(value) is not kind and not whole:
+            raise ValueError(
+                f"rule.{key} = {value!r} of strategy = {strategy!r} must be {_KINDS[kind]}, not "
+                f"{type(value).__name__}"
+            )
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in given.items()}
+
+
+def _make_rule(path: str, num_selected: int, given: dict[str, Any]) -> SelectionRule:
     kind = _import_rule(path)
+    values = _checked(path, kind, given)
+    known = parameters(kind)
     try:
-        return kind(num_selected=num_selected)
+        rule: SelectionRule = kind(
+            num_selected=num_selected, **{known[key].name: values[key] for key in values}
+        )
     except Exception as error:  # whatever somebody else's class raises
         raise ValueError(
             f"strategy = {path!r}: {kind.__name__}(num_selected={num_selected}) raised "
-            f"{type(error).__name__}: {error}. All other fields of a rule need defaults"
+            f"{type(error).__name__}: {error}. Other fields of a rule need defaults or rule.KEY"
         ) from error
+    return rule
 
 
-def _import_rule(path: str) -> Callable[..., SelectionRule]:
+def _import_rule(path: str) -> "type[Any]":
     module_name, _, name = path.partition(":")
     try:
         module = import_module(module_name)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, StrictFloat, StrictInt, StrictStr
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from ..config import Config, Scalar, default_run_config, format_toml
+from ..config import Config, Scalar, default_run_config, format_toml, merged
 from ..validation import Count
 from .plan import CHECKED, Report
 
@@ -232,16 +232,15 @@ class Sweep:
         ):
             if rule == ALL_CLIENTS and queue != self.queue[0]:
                 continue  # nobody is left to rest
-            settings = defaults | {
+            common: dict[str, Any] = {
                 **_LAYERS[self.model, layers],
                 "strategy": "uniform" if rule == ALL_CLIENTS else rule,
                 **split,
                 "num-selected": self.clients if rule == ALL_CLIENTS else selected,
                 "queue-length": 0 if rule == ALL_CLIENTS else queue,
                 "seed": seed,
-                **self.settings,
-                **self.rule.get(rule, {}),
             }
+            settings = merged(defaults, common, self.settings, self.rule.get(rule, {}))
             _check_network(settings, _LAYERS[self.model, layers])
             cell = Cell(
                 panel=f"{partition}, layers {layers}, selected {selected}",

@@ -38,6 +38,8 @@ def another(key: str, value: Any) -> Any:
     """Return a value that the setting may have, other than its own."""
     if key in CHOICES:
         return next(each for each in CHOICES[key] if each != value)
+    if key == "rule":
+        return "p = 2"
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):

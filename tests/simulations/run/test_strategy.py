@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from pncs_flower.simulations.config import Config, default_run_config, unused_settings
+from pncs_flower.simulations.config import Config, default_run_config, merged, unused_settings
 from pncs_flower.simulations.run.strategy import build_strategy
 from pncs_flower.strategies import SelectionStrategy
+
+OWN = "pncs_flower.strategies.rules.active_fl:ActiveFLRule"
 
 
 def build(**settings: Any) -> SelectionStrategy:
@@ -96,3 +98,45 @@ def test_settings_that_nothing_reads_are_told() -> None:
     }
     for model in ("vgg16", "torchvision/resnet18"):
         assert unused_settings(replace(config, model=model, weights="w", resize=224)) == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "record"),
+    [
+        ({"rule.p": 2, "rule.form": "printed"}, "p=2, form='printed'"),
+        ({"rule": "p = 2, per_layer = true"}, "p=2"),
+        ({"rule": "p = 2", "rule.per_layer": True}, "per_layer=True"),
+        ({"rule.layers": ["fc1"], "rule.candidates": 3}, "layers=('fc1',)"),
+        ({"rule.layers": ["a"], "rule.layer_weights": {"a": 2.0}}, "layer_weights=(('a', 2.0),)"),
+        ({"strategy": "oort", "rule.penalty": 3}, "penalty=3"),
+        ({"strategy": "divfl", "rule.stale": True}, "stale=True"),
+        ({"strategy": "active-fl", "rule.sharpness": 0.5}, "sharpness=0.5"),
+        ({"strategy": OWN, "rule.unseen": "first"}, "unseen='first'"),
+    ],
+)
+def test_every_parameter_of_a_rule_can_be_set(settings: dict[str, Any], record: str) -> None:
+    config = Config.from_run_config(merged(default_run_config(), settings))
+    assert record in str(build_strategy(config).rule)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"rule.perlayer": True},
+            "'pncs' has no parameter rule.perlayer: did you mean rule.per_layer",
+        ),
+        ({"strategy": "uniform", "rule.p": 2}, "'uniform' has no parameter rule.p: it has none"),
+        ({"rule.p": "two"}, "rule.p = 'two' of strategy = 'pncs' must be a number, not str"),
+        ({"rule.per_layer": 1}, "rule.per_layer = 1 of .* must be true or false, not int"),
+        ({"rule.p": 0.5}, "p is 0.5"),
+        ({"strategy": OWN, "rule.loss": "x"}, f"{OWN}.* did you mean rule.loss_key"),
+        ({"rule.num_selected": 3}, "is the setting num-selected"),
+        ({"rule": "p is 2"}, "rule = 'p is 2' must be TOML, such as"),
+    ],
+)
+def test_a_wrong_parameter_is_refused_with_what_there_is(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        build_strategy(Config.from_run_config(merged(default_run_config(), settings)))

@@ -247,3 +247,11 @@ def test_the_sweep_of_the_documentation_is_valid(tmp_path: Path) -> None:
     sweep = read_sweep(path)
     assert len(sweep.cells()) == 4 * 2 * 3
     assert len(sweep.quickened().cells()) == 4 * 2 * 2
+
+
+def test_parameters_of_rules_are_set_for_all_and_for_one(tmp_path: Path) -> None:
+    text = 'seeds = 1\n[settings]\nsketch = "layers"\n[rule.pncs]\n'
+    text += 'rule.p = 2\n"rule.per_layer" = true\n'
+    cells = read_sweep(write(tmp_path, text)).cells()
+    assert [cell.settings["rule"] for cell in cells] == ["p = 2, per_layer = true", ""]
+    assert "--set 'rule=p = 2, per_layer = true'" in cells[0].command
