@@ -1,6 +1,7 @@
 """The app asks for small summaries by default; the paper's experiments for whole layers."""
 
 from hashlib import blake2b
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_each_rule_asks_for_its_own_sketch_unless_one_is_named(strategy: str) ->
 
 def test_the_table_above_is_the_librarys() -> None:
     for kind, name in ((GradientMemory, "gradient-memory"), (DivFL, "divfl")):
-        default = kind.__init__.__kwdefaults__["sketch"]
+        default = signature(kind).parameters["sketch"].default
         assert default == COMPARING[name]
 
 

@@ -66,7 +66,7 @@ def metrics(vector, number: int) -> dict[str, float]:
 
 def play(selector: Selector, rounds: range, vectors=CROSS) -> list[tuple[str, ...]]:
     """Play rounds in which everybody answers and everybody chosen delivers."""
-    request = selector._rule.request
+    request = selector.rule.request
     chosen = []
     for number in rounds:
         plan = selector.plan(number, list(vectors))
