@@ -17,10 +17,7 @@ Unseen = Literal["uniform", "first"]
 
 @dataclass(frozen=True)
 class ActiveFLRule(SelectionRule):
-    """Draw most clients by a softmax of valuations; see `ActiveFL` for the parameters.
-
-    The state holds the valuation of each client that ever delivered an update.
-    """
+    """See `ActiveFL`; it remembers the valuation of each client that ever delivered an update."""
 
     num_selected: int = 2
     suppressed_share: float = 0.75
@@ -80,7 +77,7 @@ class ActiveFLRule(SelectionRule):
 
 
 class ActiveFL(RuleStrategy):
-    r"""Select clients by active federated learning (AFL, Goetz et al. 2019, arXiv:1909.12641).
+    """Select clients by active federated learning (AFL, Goetz et al. 2019, arXiv:1909.12641).
 
     A client's valuation is v_k = (1 / sqrt(n_k)) times the sum of its losses over n_k examples,
     from its last participation. In each round the lowest valuations are suppressed, most clients
@@ -89,10 +86,6 @@ class ActiveFL(RuleStrategy):
 
     Parameters
     ----------
-    base : Strategy
-        Any message-based Flower strategy.
-    num_selected : int (default: 2)
-        Clients that train in a round (m).
     suppressed_share : float (default: 0.75)
         Share of the available clients, rounded down, that cannot be drawn by valuation: those with
         the lowest (alpha_1 in the paper).
@@ -102,13 +95,9 @@ class ActiveFL(RuleStrategy):
         Share of the chosen that is drawn uniformly (alpha_3). The others number
         (1 - uniform_share) num_selected, rounded to the nearest, halves up.
     unseen : {"uniform", "first"} (default: "uniform")
-        A client that never delivered an update has no valuation: it is drawn by the uniform part
-        only, or chosen before all others.
+        Those without a valuation are drawn by the uniform part only, or chosen before all others.
     loss_key : str (default: "train-loss")
-        The metric with which clients report their mean loss along with the update; ``train_loss``
-        is taken too.
-    **options
-        See `SelectionOptions`.
+        The metric by which clients report their mean loss; ``train_loss`` is taken too.
 
     Notes
     -----

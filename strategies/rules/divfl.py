@@ -26,18 +26,7 @@ _TIE = 1e-9
 
 
 def pairwise_distances(vectors: np.ndarray) -> np.ndarray:
-    """Return the L2 distance of every two vectors.
-
-    Parameters
-    ----------
-    vectors : np.ndarray
-        Shape (K, d).
-
-    Returns
-    -------
-    np.ndarray
-        Shape (K, K), float64, symmetric; exactly 0 for equal vectors.
-    """
+    """Return the L2 distance of every two of K vectors, shape (K, K); exactly 0 for equal ones."""
     count = len(vectors)
     products = np.zeros((count, count))
     for block in _blocks(vectors, count):
@@ -67,24 +56,9 @@ def _blocks(vectors: np.ndarray, count: int) -> Iterator[np.ndarray]:
 def facility_location(
     distances: np.ndarray, size: int, rng: np.random.Generator | None = None, sample: int = 0
 ) -> tuple[int, ...]:
-    """Choose columns greedily so that every row is near to one of them.
+    """Choose columns greedily so that every row is near to one of them; the first among equals.
 
-    Parameters
-    ----------
-    distances : np.ndarray
-        Shape (K, C): from each client to each that may be chosen.
-    size : int
-        How many columns to choose, at most C.
-    rng : np.random.Generator, optional (default: None)
-        If given, each step looks at ``sample`` of the columns left, drawn at random (stochastic
-        greedy), else at all of them.
-    sample : int (default: 0)
-        How many, with ``rng``.
-
-    Returns
-    -------
-    tuple of int
-        The columns in the order chosen; the first among equals in each step.
+    With ``rng``, each step looks at ``sample`` columns drawn from those left (stochastic greedy).
     """
     nearest = np.full(len(distances), np.inf)
     chosen: list[int] = []
@@ -101,11 +75,7 @@ def facility_location(
 
 @dataclass(frozen=True)
 class DivFLRule(SelectionRule):
-    """Choose the clients nearest to all others; see `DivFL` for the parameters.
-
-    With ``stale``, the state holds the last known summary of each client, and who has to send a new
-    one.
-    """
+    """See `DivFL`; if stale, it remembers each client's last summary, and who owes a new one."""
 
     num_selected: int = 2
     sketch: str = "count:256"
@@ -190,10 +160,6 @@ class DivFL(RuleStrategy):
 
     Parameters
     ----------
-    base : Strategy
-        Any message-based Flower strategy.
-    num_selected : int (default: 2)
-        Clients that send their full update in a round (m).
     sketch : str or Sketch (default: "count:256")
         What a client sends of each layer: ``"layers"``, ``"count:R"`` or ``"coordinates:R"``.
         With coordinates, a layer weighs by the numbers sent, not by its size.
@@ -211,8 +177,6 @@ class DivFL(RuleStrategy):
         Keep the last known summaries, and ask only those that have none or have trained since. In
         the paper's code, a client's gradient is that of its last participation; here it is taken
         one round later, at the weights that its update led to.
-    **options
-        See `SelectionOptions`.
 
     Notes
     -----

@@ -43,10 +43,9 @@ class Schedule:
     interval : int
         Rounds from one later sample of loss changes to the next, at least 2.
     annealing : float
-        Factor of a client's score for each time it was selected since the last fit; above 0, at
-        most 1 (beta in the paper).
+        Factor of a score for each time its client was selected since the last fit, in (0, 1]; beta.
     discount : float
-        Factor of a sample's weight for each round of its age; above 0, at most 1 (gamma).
+        Factor of a sample's weight for each round of its age, in (0, 1]: gamma.
     """
 
     warm_up: int
@@ -87,10 +86,9 @@ which those would hardly select by anything but chance."""
 class FedCorRule(SelectionRule):
     """Choose greedily by the Gaussian process; see `FedCor`.
 
-    The state holds the losses at the last weights they were asked for, and the round (0: none); the
-    samples of loss changes, shape (n, K), NaN where a client told none, and their rounds; the
-    clients that the K columns stand for; their embeddings, shape (15, K); how often each was
-    selected since the last fit; and whether there was one.
+    The state holds the last losses and their round (0: none); the samples of loss changes, shape
+    (n, K), NaN where a client told none, and their rounds; the clients of the K columns; their
+    embeddings, shape (15, K); and how often each was selected since the last fit.
     """
 
     num_selected: int = 2
@@ -204,32 +202,9 @@ def greedy(
     eligible: Sequence[int],
     size: int,
 ) -> list[int]:
-    """Choose clients one after the other, each given those before.
+    """Choose clients one after the other by sum_i p_i sigma_ik / sqrt(sigma_kk), times annealing.
 
-    Parameters
-    ----------
-    sigma : np.ndarray
-        Shape (K, K): covariance of the loss changes of all clients.
-    shares : np.ndarray
-        Shape (K,): each client's share of the examples of all (p_i).
-    annealing : np.ndarray
-        Shape (K,): factor of each client's score.
-    eligible : sequence of int
-        The clients that may be chosen, the first of equals first.
-    size : int
-        How many to choose.
-
-    Returns
-    -------
-    list of int
-        The clients in the order chosen. Each has the largest annealed score
-        sum_i p_i sigma_ik / sqrt(sigma_kk) (Tang et al., CVPR 2022), where sigma is conditioned on
-        those before it.
-
-    Raises
-    ------
-    ValueError
-        If the covariance has no posterior; see `condition`.
+    Sigma, shape (K, K), is conditioned on those chosen before (Tang et al., CVPR 2022).
     """
     left, chosen = list(eligible), []
     for _ in range(size):
@@ -262,15 +237,8 @@ class FedCor(RuleStrategy):
 
     Parameters
     ----------
-    base : Strategy
-        Any message-based Flower strategy.
-    num_selected : int (default: 2)
-        Clients that train in a round.
     schedule : Schedule or {"fashion-mnist", "cifar-10", "short"} (default: "fashion-mnist")
-        When the process is fitted; see `Schedule` and `SCHEDULES`. ``"short"`` is for runs of about
-        20 rounds. The round's record has the numbers.
-    **options
-        See `SelectionOptions`.
+        When the process is fitted; ``"short"`` is for runs of about 20 rounds.
 
     Notes
     -----
@@ -282,8 +250,7 @@ class FedCor(RuleStrategy):
     round's model is kept: a sample costs no round, but one round in ``interval`` is uniform.
 
     A client that sends no loss, or one that changes by more than a million, is left out of that
-    round's sample. One that joins after the last
-    fit is uncorrelated with the others in expectation.
+    round's sample. One that joins after the last fit is uncorrelated in expectation.
     """
 
     rule_type = FedCorRule

@@ -10,44 +10,13 @@ _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 
 
 def covariance(embeddings: np.ndarray, noise: float) -> np.ndarray:
-    """Return the covariance of the loss changes, X^T X + noise^2 I.
-
-    Parameters
-    ----------
-    embeddings : np.ndarray
-        X, shape (d, K): a column for each client.
-    noise : float
-        Standard deviation of the noise.
-
-    Returns
-    -------
-    np.ndarray
-        Shape (K, K), float64.
-    """
+    """Return X^T X + noise^2 I, shape (K, K), of embeddings X with a column for each client."""
     result: np.ndarray = embeddings.T @ embeddings + noise**2 * np.eye(embeddings.shape[1])
     return result
 
 
 def condition(sigma: np.ndarray, index: int) -> np.ndarray:
-    """Return the covariance given the loss change of one client.
-
-    Parameters
-    ----------
-    sigma : np.ndarray
-        Shape (K, K).
-    index : int
-        The client.
-
-    Returns
-    -------
-    np.ndarray
-        Shape (K, K): sigma minus its column times its row over the variance.
-
-    Raises
-    ------
-    ValueError
-        If the variance is not above 0: the process has no posterior.
-    """
+    """Return the covariance given the loss change of one client; ValueError if it has none."""
     variance = sigma[index, index]
     if not 0 < variance < math.inf:
         raise ValueError(
@@ -61,30 +30,9 @@ def condition(sigma: np.ndarray, index: int) -> np.ndarray:
 def negative_log_likelihood(
     embeddings: np.ndarray, samples: np.ndarray, weights: np.ndarray, noise: float
 ) -> tuple[float, np.ndarray]:
-    """Return the weighted negative log marginal likelihood of loss changes, and its gradient.
-
-    Parameters
-    ----------
-    embeddings : np.ndarray
-        X, shape (d, K).
-    samples : np.ndarray
-        Shape (n, K): the loss changes of n rounds, of mean 0. NaN for a client that told none: it
-        is left out of that round's likelihood.
-    weights : np.ndarray
-        Shape (n,).
-    noise : float
-        Standard deviation of the noise.
-
-    Returns
-    -------
-    tuple of float and np.ndarray
-        The value, and its gradient by ``embeddings``, shape (d, K).
-
-    Notes
-    -----
-    The inverse of X^T X + s^2 I is that of the d x d matrix M = X X^T + s^2 I by Woodbury's
-    identity, so that many clients cost no more than a long sum.
-    """
+    """Return the weighted negative log likelihood of samples, shape (n, K), and its gradient."""
+    # By Woodbury's identity only the d x d matrix M = X X^T + s^2 I is inverted, so that many
+    # clients cost no more than a long sum. NaN: a client that told none is left out.
     value, gradient = 0.0, np.zeros_like(embeddings)
     dimension = len(embeddings)
     told = ~np.isnan(samples)
@@ -112,22 +60,7 @@ def fit(
     steps: int,
     learning_rate: float,
 ) -> np.ndarray:
-    """Return embeddings after some steps of Adam (Kingma and Ba 2015) on the likelihood.
-
-    Parameters
-    ----------
-    embeddings, samples, weights, noise
-        See `negative_log_likelihood`.
-    steps : int
-        Steps of Adam.
-    learning_rate : float
-        Its learning rate.
-
-    Returns
-    -------
-    np.ndarray
-        Shape (d, K).
-    """
+    """Return embeddings after some steps of Adam (Kingma and Ba 2015) on the likelihood."""
     x = embeddings.copy()
     mean, square = np.zeros_like(x), np.zeros_like(x)
     for step in range(1, steps + 1):

@@ -22,11 +22,7 @@ Weights = Literal["examples", "uniform"]
 
 @dataclass(frozen=True)
 class GradientMemoryRule(SelectionRule):
-    """Choose the subset whose mean leaves the least behind; see `GradientMemory`.
-
-    The state holds the residual R with the round up to which it goes, and the last known sketch of
-    each client (the table).
-    """
+    """See `GradientMemory`; it remembers R and its round, and each client's last sketch."""
 
     num_selected: int = 2
     sketch: str = "count:256"
@@ -149,7 +145,7 @@ class GradientMemoryRule(SelectionRule):
 
 
 class GradientMemory(RuleStrategy):
-    r"""Select the clients that leave the least gradient behind, over all rounds so far.
+    """Select the clients that leave the least gradient behind, over all rounds so far.
 
     The strategy keeps the gradient mass that has not been applied yet, R. With the weighted mean m
     of all clients' sketches and the mean m_S of the chosen ones, R <- f R + m - m_S, and the subset
@@ -160,10 +156,6 @@ class GradientMemory(RuleStrategy):
 
     Parameters
     ----------
-    base : Strategy
-        Any message-based Flower strategy.
-    num_selected : int (default: 2)
-        Clients that send their full update in a round.
     sketch : str or Sketch (default: "count:256")
         What a client sends of each layer: ``"count:R"`` or ``"layers"``.
     layers : sequence of str, optional (default: None)
@@ -180,8 +172,6 @@ class GradientMemory(RuleStrategy):
     candidates : int, optional (default: None)
         Ask so many clients each round, those not asked for the longest time first; the last known
         sketches of the others stand in for them. All are asked if None.
-    **options
-        See `SelectionOptions`.
 
     Notes
     -----

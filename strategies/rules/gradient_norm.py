@@ -17,7 +17,7 @@ __all__ = ["GradientNorm", "GradientNormRule"]
 
 @dataclass(frozen=True)
 class GradientNormRule(SelectionRule):
-    """Choose the largest L2 norms; see `GradientNorm` for the parameters."""
+    """Choose the largest L2 norms; see `GradientNorm`."""
 
     num_selected: int = 2
     layers: tuple[str, ...] | None = None
@@ -49,17 +49,11 @@ class GradientNorm(RuleStrategy):
 
     Parameters
     ----------
-    base : Strategy
-        Any message-based Flower strategy.
-    num_selected : int (default: 2)
-        Clients that send their full update in a round.
     layers : sequence of str, optional (default: None)
         Layers to look at; all if None.
     summary : {"update", "gradient"} (default: "update")
         The norm of the local update, or of the gradient at the current weights, which the app must
         be able to give (`pncs_flower.clients.SummaryMod`).
-    **options
-        See `SelectionOptions`.
     """
 
     rule_type = GradientNormRule

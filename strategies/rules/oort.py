@@ -25,11 +25,7 @@ _MOST = 1e300
 
 @dataclass(frozen=True)
 class OortRule(SelectionRule):
-    """Draw by utility, and some of the unknown; see `Oort` for the parameters.
-
-    The state holds each client's statistical utility and seconds as last reported, the preferred
-    duration T, and the utility gained in each round for the pacer.
-    """
+    """See `Oort`; it remembers utilities and seconds as last reported, T, and each round's gain."""
 
     num_selected: int = 2
     explored_share: float = 0.9
@@ -57,10 +53,7 @@ class OortRule(SelectionRule):
         return {"utilities": {}, "seconds": {}, "preferred": self.pacer_step, "gains": []}
 
     def utilities(self, state: RuleState, now: Round) -> dict[str, float]:
-        """Return the utility of each available client that has been chosen before.
-
-        It is that of its last update; 0, and the bonus, of a client that never delivered one.
-        """
+        """Return the utility of each available client that was chosen before, also if it failed."""
         known = [c for c in now.available if c in state["utilities"] or now.last_rounds[c]]
         if not known:
             return {}
@@ -123,7 +116,7 @@ class OortRule(SelectionRule):
 
 
 class Oort(RuleStrategy):
-    r"""Select clients by Oort (Lai et al., OSDI 2021, section 4 and algorithm 1).
+    """Select clients by Oort (Lai et al., OSDI 2021, section 4 and algorithm 1).
 
     The utility of a client that has taken part is the number of its examples times the root mean
     square of their losses (clipped at a quantile over all clients), plus sqrt(0.1 ln R / L_k) in
@@ -139,10 +132,6 @@ class Oort(RuleStrategy):
 
     Parameters
     ----------
-    base : Strategy
-        Any message-based Flower strategy.
-    num_selected : int (default: 2)
-        Clients that train in a round.
     explored_share : float (default: 0.9)
         Share of the chosen that never took part, in the first round; times 0.98 from round to
         round, down to 0.2. The others are rounded to the nearest number, halves up.
@@ -161,8 +150,6 @@ class Oort(RuleStrategy):
         The metric with which clients report how many seconds they trained. The replies of a round
         arrive together, so the server cannot measure it. If None, speed plays no part: penalty,
         pacer_step and T are without effect.
-    **options
-        See `SelectionOptions`.
     """
 
     rule_type = OortRule

@@ -31,10 +31,7 @@ leaves a quarter in all. docs/sketches.md has what it keeps."""
 
 @dataclass(frozen=True)
 class PNCSRule(SelectionRule):
-    """Choose the subset of least mean similarity; see `PNCS` for the parameters.
-
-    It remembers nothing.
-    """
+    """Choose the subset of least mean similarity; see `PNCS`. It remembers nothing."""
 
     num_selected: int = 2
     p: float = 4
@@ -157,10 +154,6 @@ class PNCS(RuleStrategy):
 
     Parameters
     ----------
-    base : Strategy
-        Any message-based Flower strategy.
-    num_selected : int (default: 2)
-        Clients that send their full update in a round (S in the paper).
     queue_length : int (default: 4)
         Length of the Age-of-Update queue, in clients (L in the paper).
     layers : sequence of str, optional (default: None)
@@ -193,8 +186,6 @@ class PNCS(RuleStrategy):
         that are not compared are averaged over all of them: the earlier code of one of the authors
         averages those over all clients, for which every client would have to send its update. For
         reproducing the paper; the base strategy must be one that averages.
-    **options
-        See `SelectionOptions`.
 
     Examples
     --------

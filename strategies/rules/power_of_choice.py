@@ -21,10 +21,7 @@ Variant = Literal["pow-d", "cpow-d", "rpow-d"]
 
 @dataclass(frozen=True)
 class PowerOfChoiceRule(SelectionRule):
-    """Choose the highest losses among some candidates; see `PowerOfChoice` for the parameters.
-
-    The state holds the last loss that each client reported with an update, for ``"rpow-d"``.
-    """
+    """See `PowerOfChoice`; as rpow-d it remembers the last loss that each client reported."""
 
     num_selected: int = 2
     num_candidates: int = field(default=5, metadata={"name": "candidates"})
@@ -96,26 +93,18 @@ class PowerOfChoice(RuleStrategy):
 
     Parameters
     ----------
-    base : Strategy
-        Any message-based Flower strategy.
-    num_selected : int (default: 2)
-        Clients that train in a round (m).
     candidates : int (default: 5)
         How many candidates are drawn (d), at least ``num_selected``. With as many as are selected,
         clients are drawn by size alone; with all clients, the choice is greedy.
     variant : {"pow-d", "cpow-d", "rpow-d"} (default: "pow-d")
-        Candidates evaluate their loss on all their examples, or on one mini-batch
-        (``"cpow-d"``); or nobody is asked, and the loss reported with a client's last update
-        counts (``"rpow-d"``): infinite for a client that was never chosen, and the mean of the
-        candidates' for one that was, but did not deliver.
+        Candidates evaluate their loss on all their examples, or on one mini-batch (``"cpow-d"``);
+        or nobody is asked, and the last reported loss counts (``"rpow-d"``): infinite for a client
+        never chosen, the candidates' mean for one that was chosen but did not deliver.
     batch_size : int (default: 32)
         Examples in the mini-batch of ``"cpow-d"``. An app must read
         `pncs_flower.protocol.MAX_EXAMPLES` to heed it, as the reference PyTorch client does.
     loss_key : str (default: "train-loss")
-        The metric with which clients report their training loss, for ``"rpow-d"``; ``train_loss``
-        is taken too.
-    **options
-        See `SelectionOptions`.
+        The metric of the training loss, for ``"rpow-d"``; ``train_loss`` is taken too.
 
     Notes
     -----

@@ -26,29 +26,15 @@ _TELLING = 3  # the round from which even single clients tell that an app report
 def reported(
     delivered: Mapping[str, Metrics], key: str, option: str, now: Round, known: bool
 ) -> dict[str, float]:
-    """Return a metric of each client that reported it with its update.
-
-    Parameters
-    ----------
-    delivered : mapping of str to mapping
-        The metrics of each update that arrived.
-    key : str
-        Name of the metric. One with ``_`` in place of ``-``, or the other way round, is taken too:
-        Flower's examples report ``train_loss``, while its own keys are like ``num-examples``.
-    option : str
-        The rule's option that names it, for the error.
-    now : Round
-        The round.
-    known : bool
-        Whether a client has reported it in an earlier round.
+    """Return a metric of each client that reported it, spelled with ``-`` or ``_``.
 
     Raises
     ------
     SelectionError
-        If nobody has ever reported the metric, and that is not the doing of one client: several
-        updates arrived, or it is the third round. Clients without it are left out: one of another
-        make must not end the run.
+        If nobody ever reported it, and several updates arrived or it is the third round: one client
+        of another make must not end the run.
     """
+    # Flower's examples report `train_loss`, while its own keys are like `num-examples`.
     spellings = (key, key.replace("-", "_"), key.replace("_", "-"))
     found = {
         client: next(metrics[name] for name in spellings if name in metrics)
@@ -69,22 +55,8 @@ def reported(
 def sizes(
     clients: Sequence[str], now: Round, delivered: Mapping[str, Metrics] | None = None
 ) -> np.ndarray:
-    """Return how many training examples clients have, shape (K,), float64.
-
-    Parameters
-    ----------
-    clients : sequence of str
-        The K clients.
-    now : Round
-        Knows the sizes that clients told before.
-    delivered : mapping of str to mapping, optional (default: None)
-        Metrics that came with this round's updates, which count for more.
-
-    Notes
-    -----
-    A client whose size nobody knows counts as the mean of the known ones; if none is known, all
-    count as one example.
-    """
+    """Return the clients' numbers of examples; the mean of the known, or 1, where nobody knows."""
+    # What came with this round's updates counts for more than what was told before.
     known = {client: now.num_examples[client] for client in clients if client in now.num_examples}
     for client in clients:
         size = (delivered or {}).get(client, {}).get(NUM_EXAMPLES, 0)
@@ -95,27 +67,9 @@ def sizes(
 
 
 def draw(log_weights: Mapping[str, float], count: int, rng: np.random.Generator) -> tuple[str, ...]:
-    """Draw clients one after the other without replacement, by weight.
-
-    The chance of each to be the next is its weight over the sum of those left. The order of the
-    largest log weights plus Gumbel noise has just this distribution (Vieira 2014), and needs no
-    exponential that could overflow and no probabilities that have to sum to one.
-
-    Parameters
-    ----------
-    log_weights : mapping of str to float
-        Logarithm of each client's weight; -inf is never drawn.
-    count : int
-        How many to draw.
-    rng : np.random.Generator
-        Where the noise comes from.
-
-    Returns
-    -------
-    tuple of str
-        ``count`` clients, or all that have a weight if they are fewer. The same for any order of
-        the mapping.
-    """
+    """Draw clients one after the other without replacement, by weight, whatever their order."""
+    # The order of log weights plus Gumbel noise has this distribution (Vieira 2014), and needs no
+    # exponential that could overflow and no probabilities that have to sum to one.
     clients = sorted(log_weights, key=client_order)
     noisy = dict(zip(clients, rng.gumbel(size=len(clients)), strict=True))
     possible = [client for client in clients if log_weights[client] > -math.inf]

@@ -32,15 +32,6 @@ class RoundRobin(RuleStrategy):
     """Select the clients whose last turn is longest ago; nobody is asked for anything.
 
     A client that was chosen and failed has had its turn.
-
-    Parameters
-    ----------
-    base : Strategy
-        Any message-based Flower strategy.
-    num_selected : int (default: 2)
-        Clients that train in a round.
-    **options
-        See `SelectionOptions`.
     """
 
     rule_type = RoundRobinRule

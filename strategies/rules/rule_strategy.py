@@ -19,8 +19,10 @@ class RuleStrategy(SelectionStrategy):
     ----------
     base : Strategy
         Any message-based Flower strategy.
+    num_selected : int (default: 2)
+        Clients that train, and send their full update, in a round.
     **arguments
-        The fields of the rule, and `SelectionOptions`.
+        The other fields of the rule, and `SelectionOptions`.
     """
 
     rule_type: ClassVar[type[SelectionRule]]

@@ -25,16 +25,6 @@ class UniformRule(SelectionRule):
 
 
 class UniformSelection(RuleStrategy):
-    """Select clients uniformly at random, without replacement; nobody is asked for anything.
-
-    Parameters
-    ----------
-    base : Strategy
-        Any message-based Flower strategy.
-    num_selected : int (default: 2)
-        Clients that train in a round.
-    **options
-        See `SelectionOptions`.
-    """
+    """Select clients uniformly at random, without replacement; nobody is asked for anything."""
 
     rule_type = UniformRule
