@@ -40,7 +40,7 @@ soak: $(INSTALLED)
 OLDEST := build/flwr-oldest
 oldest:
 	$(PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/python -m pip install -q numpy scipy scikit-learn hypothesis pytest \
+	$(OLDEST)/bin/python -m pip install -q filelock numpy scipy scikit-learn hypothesis pytest \
 	    pytest-timeout "$$(sed -n 's/^dependencies = \["flwr>=\([0-9.]*\),.*/flwr==\1.*/p' pyproject.toml)"
 	$(OLDEST)/bin/python -m pip install -q --no-deps -e .
 	$(OLDEST)/bin/python -m pytest -m "not ($(ALONE))" $(addprefix tests/clients/test_,summary_mod.py form.py state.py) \

@@ -4,9 +4,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import BinaryIO
 
-__all__ = ["PARTIAL", "naming", "replacing", "write_whole"]
+from filelock import FileLock, Timeout
+
+__all__ = ["PARTIAL", "held", "naming", "replacing", "write_whole"]
 
 PARTIAL = ".partial"
 """What the name of a file ends in while it is written: one left behind was never finished."""
@@ -65,6 +68,23 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
     """Write a file's content, text as UTF-8; see `replacing`."""
     with replacing(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold a folder against other writers, until the block or the process ends."""
+    lock = FileLock(folder / "lock", thread_local=False)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise ValueError(
+            f"another process still writes to {folder}: wait until it ends, or stop it (fuser -v "
+            f"{quote(str(folder / 'lock'))} names it)"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _sync_folder(folder: Path) -> None:

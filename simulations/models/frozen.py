@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from pncs_flower.strategies.resume.lock import hold_folder, holding
+from pncs_flower.files import held
 
 from ..config import Config
 from ..data.datasets import dataset_fingerprint, load_dataset
@@ -252,14 +252,12 @@ def _cached(
 def _unfinished(folder: Path) -> Iterator[Path]:
     """Make a folder that lasts only if the block renames it, and remove what killed ones left."""
     for left in folder.glob(f"{_PARTIAL}*"):
-        with suppress(OSError, ValueError):  # it is finished meanwhile, or its process still lives
-            lock = hold_folder(left)
-            if lock is not None:  # else nobody can tell
-                shutil.rmtree(left, ignore_errors=True)
-                lock.close()
+        # Unless it is finished meanwhile, or its process still lives.
+        with suppress(OSError, ValueError), held(left):
+            shutil.rmtree(left, ignore_errors=True)
     new = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
     partial = new.with_name(f"{_PARTIAL}{new.name.removeprefix('.new-')}")
-    with holding(new):  # before it has the name by which others find it
+    with held(new):  # before it has the name by which others find it
         new.rename(partial)
         try:
             yield partial

@@ -4,17 +4,16 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pncs_flower.files import replacing, write_whole
+from pncs_flower.files import held, replacing, write_whole
 from pncs_flower.strategies import RoundRecord
 from pncs_flower.strategies.record import append_json_line, write_json_lines
-from pncs_flower.strategies.resume.lock import hold_folder
 
 from ..config import Config
 from .settings import SETTINGS, keep_settings, refuse_other_settings
@@ -57,9 +56,8 @@ def output_path(config: Config) -> Path:
         if not config.output_dir or not (path / SETTINGS).exists():
             raise FileNotFoundError(f"{config.output_dir or 'output-dir'} holds no run to resume")
         refuse_other_settings(path, config)
-        lock = hold_folder(path)  # now, not only when the run has been started
-        if lock is not None:
-            lock.close()
+        with held(path):  # refused now, not only when the run has been started
+            pass
         return path
     default = f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config.strategy.replace(':', '-')}"
     path = Path(config.output_dir or default).expanduser().resolve()
@@ -115,7 +113,8 @@ class RunFolder:
     def __init__(self, path: Path, config: Config) -> None:
         path.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._lock = hold_folder(path)
+        self._held = ExitStack()
+        self._held.enter_context(held(path))
         try:
             keep_settings(path, config)
             self.rows = read_rounds(path)
@@ -195,8 +194,7 @@ class RunFolder:
 
     def close(self) -> None:
         """Let another process write to the folder."""
-        if self._lock is not None:
-            self._lock.close()
+        self._held.close()
 
     def finish(self, weights: Mapping[str, NDArray[Any]], summary: Mapping[str, Any]) -> None:
         """Write the weights and the summary, and close the folder."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pncs_flower.strategies.resume.lock import holding
+from pncs_flower.files import held
 
 from ..config import Config, Scalar, default_run_config, format_toml
 from ..sweep.sweep import PLACES, refuse_axes
@@ -144,7 +144,7 @@ def run_study(
         If another process makes a study in this folder, or a file in it is damaged.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with holding(folder):
+    with held(folder):
         files = {
             key: folder / _file_name(config, study, key) for key, config in study.configs().items()
         }

@@ -9,9 +9,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from pncs_flower.files import write_whole
+from pncs_flower.files import held, write_whole
 from pncs_flower.strategies.record import write_json_lines
-from pncs_flower.strategies.resume.lock import holding
 
 from ..run.preflight import check_device, check_run
 from ..task import load_inputs
@@ -66,7 +65,7 @@ def run_sweep(
     """
     folder.mkdir(parents=True, exist_ok=True)
     elsewhere = workers > 0 and "RAY_ADDRESS" in os.environ
-    with holding(folder), pool(workers) as run_cells:
+    with held(folder), pool(workers) as run_cells:
 
         def finish(files: Mapping[Path, Cell]) -> dict[str, str]:
             todo = {path: cell for path, cell in files.items() if not path.exists()}

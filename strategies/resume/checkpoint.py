@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from flwr.common import log
 
-from pncs_flower.files import PARTIAL, write_whole
+from pncs_flower.files import PARTIAL, held, write_whole
 
-from .lock import hold_folder
 from .log import RoundLog
 
 __all__ = ["Checkpoint", "CheckpointFolder"]
@@ -83,15 +82,10 @@ class CheckpointFolder:
                 f"checkpoint is {str(self._folder)!r}, where nothing can be written: "
                 f"{error.strerror}. Give the path of a folder"
             ) from None
-        lock = hold_folder(self._folder)
-        try:
-            if lock is not None:  # else another start may be writing them
-                for left in self._folder.glob(f"round-*{PARTIAL}"):
-                    left.unlink(missing_ok=True)
+        with held(self._folder):
+            for left in self._folder.glob(f"round-*{PARTIAL}"):
+                left.unlink(missing_ok=True)
             yield
-        finally:
-            if lock is not None:
-                lock.close()
 
     def save(self, round_number: int, checkpoint: Checkpoint) -> None:
         """Write the state after a round, and remove all but the last two.

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from pncs_flower import cosine
 from pncs_flower.clients.training import full_batch_gradient
-from pncs_flower.files import PARTIAL
+from pncs_flower.files import PARTIAL, held
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.config import Config, default_run_config
 from pncs_flower.simulations.data.partitions import partition_examples
@@ -32,7 +32,6 @@ from pncs_flower.simulations.study.observe import (
 )
 from pncs_flower.simulations.study.study import Study, _pool, run_study
 from pncs_flower.simulations.task import initial_model, load_inputs
-from pncs_flower.strategies.resume.lock import holding
 
 
 def gradients(clients: int = 4, size: int = 30) -> np.ndarray:
@@ -166,7 +165,7 @@ def test_the_table_is_reproduced_by_one_command(tmp_path: Path) -> None:
 def test_one_study_at_a_time_writes_to_a_folder(tmp_path: Path) -> None:
     study = Study({"model": "linear", "num-rounds": 1, "lr": 0.5}, shards=(2,), seeds=2)
     with (
-        holding(tmp_path),
+        held(tmp_path),
         pytest.raises(ValueError, match="another process still writes to"),
     ):
         run_study(study, tmp_path, 0, lambda *_: None)

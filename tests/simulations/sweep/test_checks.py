@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from pncs_flower.files import held
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.config import Scalar
 from pncs_flower.simulations.sweep import pool as sweep_run
 from pncs_flower.simulations.sweep.run import run_sweep
 from pncs_flower.simulations.sweep.sweep import Cell, Sweep
-from pncs_flower.strategies.resume.lock import hold_folder
 
 SWEEP = Sweep(
     "a sweep", ("uniform",), clients=5, seeds=1, settings={"num-rounds": 1, "device": "cpu"}
@@ -92,9 +92,7 @@ def test_a_file_of_other_settings_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_has_one_sweep_at_a_time(tmp_path: Path) -> None:
-    lock = hold_folder(tmp_path)
-    assert lock is not None
-    with lock, pytest.raises(ValueError, match="another process still writes"):
+    with held(tmp_path), pytest.raises(ValueError, match="another process still writes"):
         run(SWEEP, tmp_path)
     assert run(SWEEP, tmp_path) == {}
 
