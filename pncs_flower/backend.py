@@ -15,17 +15,7 @@ Precision = Literal["float32", "float64"]
 
 @dataclass(frozen=True)
 class Rows:
-    """K vectors of d values, read block by block and widened only then.
-
-    Attributes
-    ----------
-    rows : np.ndarray, torch.Tensor or sequence of these
-        Shape (K, d), or K vectors of d values each.
-    xp : module
-        `numpy` or `torch`.
-    num_rows, num_values : int
-        K and d.
-    """
+    """K vectors of d values (`rows`, of NumPy or torch: `xp`), widened only block by block."""
 
     rows: Any
     xp: Any
@@ -34,13 +24,7 @@ class Rows:
 
     @classmethod
     def of(cls, rows: Any) -> "Rows":
-        """Wrap what a caller gave.
-
-        Raises
-        ------
-        ValueError
-            If it is not two-dimensional, or vectors of a sequence differ in shape or library.
-        """
+        """Wrap what a caller gave, or raise ValueError unless it is K vectors of one kind."""
         if not hasattr(rows, "shape") and not (
             isinstance(rows, Sequence) and all(hasattr(row, "shape") for row in rows)
         ):

@@ -20,40 +20,12 @@ def count_sketch(
     powers: int = 1,
     scale: float = 1.0,
 ) -> np.ndarray:
-    """Return the count sketches of the first powers of a vector, all with the same hash.
-
-    Coordinate i adds ``sign(i) * values[i]**k`` to bucket ``hash(i)``. Signs are random bits. The
-    hash lays the coordinates out as slabs of rows of ``size``, gives each row of a slab and each
-    slab a random shift, and takes ``(column + row's shift + slab's shift) mod size``. Two
-    coordinates then share a bucket with a probability of at most 1 / size, which is all that the
-    count sketch asks of a hash: inner products of sketches are unbiased, and their variance is at
-    most ``(|u|^2 |v|^2 + <u, v>^2) / size``. Unlike a bucket per coordinate it needs no scatter.
-
-    Parameters
-    ----------
-    values : np.ndarray
-        Shape (d,), real; read in blocks, so it may be memory-mapped.
-    size : int
-        Number of buckets.
-    seed : int
-        Seed of the run.
-    layer : str
-        Name of the layer: each has a hash of its own, the same in every round, so that sketches
-        of different rounds and clients add up.
-    powers : int (default: 1)
-        How many powers, from the first on: 1 to 3.
-    scale : float (default: 1.0)
-        Divide the values by this before anything else.
-
-    Returns
-    -------
-    np.ndarray
-        Shape (powers, size), float64.
-
-    References
-    ----------
-    M. Charikar, K. Chen, M. Farach-Colton, "Finding frequent items in data streams", 2002.
-    """
+    """Return the count sketches (powers, size) of a vector's powers 1 to 3, all with one hash."""
+    # Coordinate i adds sign(i) * values[i]**k to bucket hash(i) (M. Charikar, K. Chen, M.
+    # Farach-Colton, "Finding frequent items in data streams", 2002). The hash lays the coordinates
+    # out as slabs of rows of ``size`` and shifts each row and each slab at random: two coordinates
+    # share a bucket with a probability of at most 1 / size, which is all that unbiased inner
+    # products, of variance at most (|u|^2 |v|^2 + <u, v>^2) / size, ask of it.
     rows = max(1, _SLAB // size)
     slab = rows * size
     rows = min(rows, -(-values.size // size))  # the first slab may be the only one, and shorter

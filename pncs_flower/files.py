@@ -17,26 +17,7 @@ PARTIAL = ".partial"
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[BinaryIO]:
-    """Open a file to be written in place of another one, or of none.
-
-    It is written under another name, in the same folder, and gets its own once it is complete and
-    on disk. If the block raises, or the process or the machine dies, what was there before stays.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file. Its folder must exist.
-
-    Yields
-    ------
-    BinaryIO
-        Where to write the new content.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written, on a full disk for instance.
-    """
+    """Open a file that takes its name once it is whole and on disk; else what was there stays."""
     path = Path(path)
     # Two processes that write the same file do not write into each other's.
     partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")

@@ -20,19 +20,7 @@ __all__ = [
 ]
 
 Form = Literal["squared", "normalized", "printed", "power"]
-"""What cos_p means; |.| is the p-norm.
-
-``squared``
-    (|u+v|^2 - |u-v|^2) / (4 |u| |v|): the cosine at p = 2, in [-1, 1] for every p.
-``normalized``
-    The same after dividing each vector by its p-norm: free of the scale of either.
-``printed``
-    (|u+v| - |u-v|) / (4 |u| |v|), as the paper prints it; cos(g, g) is 1 / (2 |g|), so the value
-    depends on the scale, also at p = 2.
-``power``
-    (|u+v|^p - |u-v|^p) / (|2u|^p |2v|^p)^(1/2): the cosine at p = 2, 1 for (g, g); unbounded for
-    other p if the scales differ.
-"""
+"""What cos_p means: see `pncs_flower.cosine`."""
 
 FORMS: tuple[Form, ...] = get_args(Form)
 
@@ -65,28 +53,8 @@ def norm_ratio(xp: Any, first: Array, second: Array, form: Form) -> tuple[Array,
 def score(
     xp: Any, p: float, form: Form, high: Array, low: Array, gap: Array, ratio: Array, larger: Array
 ) -> Array:
-    """Return the similarity of pairs, of any common shape.
-
-    Parameters
-    ----------
-    xp : module
-        `numpy` or `torch`.
-    p : float
-        Order of the norm.
-    form : Form
-        What cos_p means.
-    high, low : array
-        The larger and the smaller of |u+v|^p and |u-v|^p, in units of the larger norm.
-    gap : array
-        (|u+v|^p - |u-v|^p) / ``ratio`` in those units: it stays away from 0 as the ratio shrinks.
-    ratio, larger : array
-        See `norm_ratio`.
-
-    Returns
-    -------
-    array
-        float64.
-    """
+    """Return cos_p of pairs from the larger and smaller of |u+v|^p and |u-v|^p, in larger norms."""
+    # ``gap`` is (|u+v|^p - |u-v|^p) / ratio, which stays away from 0 as the ratio shrinks.
     if form == "power":
         return gap * ratio ** (1 - p / 2) / 2**p
     # high^k - low^k = -high^k expm1(k log(low / high)) without cancellation: where the two are
@@ -105,35 +73,10 @@ def score(
 def score_products(
     xp: Any, products: list[Array], norms: Array, p: int, form: Form, threshold: float = 0.0
 ) -> tuple[Array, list[tuple[Array, Array, Array]]]:
-    """Return all similarities from products of powers of unit vectors.
-
-    With s = |v| / |u| at most 1, and u and v divided by their p-norms,
-
-        |u ± s v|_p^p = sum over j from 0 to p of C(p, j) (±s)^j <u^(p-j), v^j>.
-
-    Parameters
-    ----------
-    xp : module
-        `numpy` or `torch`.
-    products : list of arrays
-        Item j - 1 holds <u^(p-j), v^j> of the unit vectors u in the rows and v in the columns,
-        shape (K, K), float64, for j = 1 to p / 2.
-    norms : array
-        Shape (K,), float64: the p-norms.
-    p : int
-        Even.
-    form : Form
-        What cos_p means.
-    threshold : float (default: 0.0)
-        Report pairs whose smaller norm, to the power p, is below this part of the larger.
-
-    Returns
-    -------
-    similarity : array
-        Shape (K, K), float64, symmetric.
-    reported : list of (array, array, array)
-        Pairs (n, 2) of rows, first below second, with their ``high`` and ``gap`` (see `score`).
-    """
+    """Return cos_p of all pairs, and the pairs (places, high, gap) with low < threshold high."""
+    # With s = |v| / |u| at most 1, and u and v divided by their p-norms,
+    # |u ± s v|_p^p = sum over j from 0 to p of C(p, j) (±s)^j <u^(p-j), v^j>;
+    # ``products[j - 1]`` holds <u^(p-j), v^j> of the unit vectors, for j = 1 to p / 2.
     size = len(norms)
     similarity = xp.empty_like(products[0])
     reported = []

@@ -12,16 +12,8 @@ _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def local_change(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Return by how much an array has changed, before minus after, in float32 at least.
-
-    The difference of two values of float16 may lie beyond its range.
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ: NumPy would broadcast.
-    """
-    if before.shape != after.shape:
+    """Return before minus after, in float32 at least: float16 may overflow."""
+    if before.shape != after.shape:  # NumPy would broadcast
         raise ValueError(f"an array of shape {before.shape} came back with shape {after.shape}")
     dtype = np.result_type(before, after, np.float32)
     difference: np.ndarray = np.subtract(before, after, dtype=dtype)
@@ -29,19 +21,7 @@ def local_change(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 
 
 def group_layers(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Group array names into layers.
-
-    Parameters
-    ----------
-    names : iterable of str
-        Names of a model's arrays, such as ``"classifier.6.weight"``. A name without a dot, such as
-        the ``"0"`` of an array list, is a layer of its own.
-
-    Returns
-    -------
-    dict of str to tuple of str
-        The arrays of each layer, in the order given; normalisation buffers are left out.
-    """
+    """Group names such as ``"classifier.6.weight"`` by layer, without normalisation's buffers."""
     layers: dict[str, list[str]] = {}
     for name in names:
         module, _, leaf = name.rpartition(".")
@@ -70,26 +50,7 @@ class Described(Protocol):
 def choose_layers(
     arrays: Mapping[str, Described], layers: Sequence[str] | None = None
 ) -> dict[str, tuple[str, ...]]:
-    """Return the chosen layers of a model with their arrays.
-
-    Parameters
-    ----------
-    arrays : mapping of str to array
-        The model's arrays, by name. Only those of floating point count, as counters and tables
-        have no gradient, and of these only those that hold a value.
-    layers : sequence of str, optional (default: None)
-        The layers wanted; all of them if None.
-
-    Returns
-    -------
-    dict of str to tuple of str
-        As `group_layers`, in the order of ``layers``.
-
-    Raises
-    ------
-    ValueError
-        If a layer does not exist or none is left; the message lists those that exist.
-    """
+    """Return the layers (all if None) with their arrays, of those that have a gradient."""
     known = group_layers(
         name for name, array in arrays.items() if _is_floating(array.dtype) and 0 not in array.shape
     )

@@ -10,31 +10,7 @@ __all__ = ["SubsetObjective"]
 
 @dataclass(frozen=True)
 class SubsetObjective:
-    """A sum over the pairs and the members of a subset, perhaps over its squared weight; minimised.
-
-    The value of a subset C is
-
-        (offset + sum over i in C of linear[i] + sum over i < j in C of pairs[i, j])
-        / (sum over i in C of weights[i] - weight_offset)^2,
-
-    without the divisor if there are no weights.
-
-    Attributes
-    ----------
-    pairs : np.ndarray
-        Shape (K, K), float64, symmetric with a zero diagonal.
-    linear : np.ndarray
-        Shape (K,), float64.
-    size : int
-        Members of a subset, 0 to K.
-    weights : np.ndarray, optional (default: None)
-        Shape (K,), float64, positive.
-    offset, weight_offset : float (default: 0.0)
-        See above.
-    complemented : bool (default: False)
-        Whether the members stand for those that are left out. Ties between subsets go to the
-        lexicographically smallest, and so those between complements to the largest.
-    """
+    """What a subset costs, to be minimised: a sum over its pairs and members, perhaps weighted."""
 
     pairs: np.ndarray
     linear: np.ndarray
@@ -42,7 +18,7 @@ class SubsetObjective:
     weights: np.ndarray | None = None
     offset: float = 0.0
     weight_offset: float = 0.0
-    complemented: bool = False
+    complemented: bool = False  # whether the members stand for those that are left out
 
     @cached_property
     def tolerance(self) -> float:
@@ -83,4 +59,5 @@ class SubsetObjective:
 
     def prefers(self, subset: tuple[int, ...], other: tuple[int, ...]) -> bool:
         """Tell whether, of two subsets with equal values, the first is to be taken."""
+        # Ties go to the smallest tuple, and so those between complements to the largest.
         return subset > other if self.complemented else subset < other

@@ -35,27 +35,10 @@ def power_norms(rows: Rows, scales: np.ndarray, p: float) -> Array:
 
 
 def power_products(rows: Rows, scales: np.ndarray, p: int, precision: Precision) -> list[Array]:
-    """Return the products from which |u + v|_p^p and |u - v|_p^p follow for even p.
-
-    Parameters
-    ----------
-    rows : Rows
-        K vectors of d values.
-    scales : np.ndarray
-        Shape (K,): what each row is divided by, powers of two so that nothing is rounded.
-    p : int
-        Even.
-    precision : {"float32", "float64"}
-        Of the divisors and of the sums within a block; sums over blocks are kept in float64.
-
-    Returns
-    -------
-    list of arrays
-        Item j - 1 holds <u^(p-j), v^j> for u in the rows and v in the columns, shape (K, K),
-        float64, for j = 1 to p / 2. The other products are the transposes of these.
-    """
+    """Return <u^(p-j), v^j> of all pairs, (K, K) in float64, for j = 1 to p / 2 of an even p."""
     xp, size = rows.xp, rows.num_rows
     products = [rows.zeros(size, size) for _ in range(p // 2)]
+    # The scales are powers of two, so that nothing is rounded by them.
     factors = rows.cast(rows.beside(1 / scales), precision)[:, None]
     # Memory is asked for once: the system clears what it hands out, which takes as long as a pass.
     memory = rows.cast(rows.zeros(p - 1, size, _width(rows)), precision)
@@ -73,24 +56,7 @@ def power_products(rows: Rows, scales: np.ndarray, p: int, precision: Precision)
 
 
 def pair_power_sums(rows: Rows, first: Array, second: Array, divisors: Array, p: float) -> Array:
-    """Return sum |u / f + v / g|^p for chosen pairs, coordinate by coordinate in float64.
-
-    Parameters
-    ----------
-    rows : Rows
-        K vectors of d values.
-    first, second : array
-        Shape (n,): the rows u and v of each pair.
-    divisors : array
-        Shape (2, n): f and g of each pair.
-    p : float
-        At least 1.
-
-    Returns
-    -------
-    array
-        Shape (n,), float64.
-    """
+    """Return sum |u / f + v / g|^p for n pairs, with divisors (2, n), in float64."""
     sums = rows.zeros(len(first))
     for chunk, x, y in _pair_chunks(rows, first, second, divisors):
         x += y
@@ -99,15 +65,12 @@ def pair_power_sums(rows: Rows, first: Array, second: Array, divisors: Array, p:
 
 
 def pair_gaps(rows: Rows, first: Array, second: Array, divisors: Array, p: float) -> Array:
-    """Return sum |u / f + v / g|^p - |u / f - v / g|^p without cancellation.
-
-    For pairs of very unequal scale. With b the larger and r b the smaller magnitude of the two at
-    a coordinate, the term is b^p ((1 + r)^p - (1 - r)^p), up to the sign, and the bracket is
-    (1 + r)^p (1 - exp(-2 p artanh r)). Parameters and result are those of `pair_power_sums`.
-    """
+    """Return sum |u / f + v / g|^p - |u / f - v / g|^p without cancellation."""
     xp = rows.xp
     sums = rows.zeros(len(first))
     for chunk, x, y in _pair_chunks(rows, first, second, divisors):
+        # With b the larger and r b the smaller magnitude, b^p ((1 + r)^p - (1 - r)^p), up to the
+        # sign, is (b (1 + r))^p (1 - exp(-2 p artanh r)).
         sign = xp.sign(x) * xp.sign(y)
         x, y = xp.abs(x), xp.abs(y)
         larger = xp.maximum(x, y)

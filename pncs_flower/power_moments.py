@@ -18,22 +18,12 @@ _BLOCK = 1 << 16  # coordinates at a time, so that what is made of them stays in
 
 @dataclass(frozen=True)
 class PowerMoments(VectorSketch):
-    """One count sketch Phi applied to u, u^2 and u^3, and the norm |u|_4: for p = 4 and p = 2.
+    """Phi u, Phi u^2 and Phi u^3 for one count sketch Phi, and |u|_4: for p = 4 and p = 2."""
 
-    With u and v divided by their norms, <Phi u^3, Phi v> and <Phi u^2, Phi v^2> are unbiased
-    estimates of the sums of u^3 v and u^2 v^2, and |u ± v|_4^4 is made of these. Estimates are
-    clipped to what Hoelder's inequality allows, -1 to 1 and 0 to 1. For p = 2, Phi u is used.
-
-    A sketch is 3 r + 1 numbers: |u|_4, then Phi x, Phi x^2 and Phi x^3 of x = u / |u|_4, each of
-    the three in its own wire scale. A layer of at most 3 r values is sent as it is.
-
-    Parameters
-    ----------
-    size : int
-        Number of buckets of each count sketch (r).
-    wire : {"float32", "float16", "int8"} (default: "float32")
-        Number format on the wire.
-    """
+    # With u and v divided by their norms, <Phi u^3, Phi v> and <Phi u^2, Phi v^2> are unbiased
+    # estimates of the sums of u^3 v and u^2 v^2, of which |u ± v|_4^4 is made; they are clipped to
+    # what Hoelder's inequality allows. A sketch is |u|_4, then Phi x, Phi x^2 and Phi x^3 of
+    # x = u / |u|_4, each in its own wire scale; a layer of at most 3 r values is sent as it is.
 
     name: ClassVar[str] = "power-moments"
     is_linear: ClassVar[bool] = False

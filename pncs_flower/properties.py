@@ -1,9 +1,4 @@
-"""A marked message as a flat map of scalars, which is all that Flower's older interface can carry.
-
-The older interface asks a client by ``get_properties(config)`` and is answered by a map of names to
-numbers, texts or bytes. This packs a marker and named arrays into such a map, beside the entries
-that an app has in it itself.
-"""
+"""A marked message as a flat map of scalars, all that Flower's older interface can carry."""
 
 import json
 from collections.abc import Mapping
@@ -24,17 +19,7 @@ _LONGEST_MARKER = 1_000_000
 def pack_properties(
     marker: Mapping[str, Any], arrays: Mapping[str, bytes], others: Mapping[str, Scalar]
 ) -> dict[str, Scalar]:
-    """Return a flat map that holds a marker, arrays in order, and an app's own entries.
-
-    Parameters
-    ----------
-    marker : mapping of str to JSON value
-        What the library's marker says.
-    arrays : mapping of str to bytes
-        Each array as the bytes of a file in NumPy's format.
-    others : mapping of str to scalar
-        The app's own entries, which keep their names.
-    """
+    """Return a map of a marker, of arrays (NumPy files, in order) and of an app's own entries."""
     text = json.dumps({**marker, _NAMES: list(arrays)})
     numbered = {f"{_ARRAY}{number}": data for number, data in enumerate(arrays.values())}
     return {**others, MARKER: text, **numbered}
@@ -43,23 +28,7 @@ def pack_properties(
 def unpack_properties(
     properties: Mapping[str, Scalar],
 ) -> tuple[dict[str, Any], dict[str, bytes], dict[str, Scalar]] | None:
-    """Read what `pack_properties` made, or what a stranger claims to be that.
-
-    Parameters
-    ----------
-    properties : mapping of str to scalar
-        In any order.
-
-    Returns
-    -------
-    tuple or None
-        Marker, arrays and the app's own entries; None if there is no marker.
-
-    Raises
-    ------
-    ValueError
-        If the marker is no JSON object, or an array that it names is not there.
-    """
+    """Read marker, arrays and other entries (None: no marker), or raise ValueError."""
     text = properties.get(MARKER)
     if text is None:
         return None

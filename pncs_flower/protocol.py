@@ -80,19 +80,22 @@ SummaryKind = Literal["gradient", "loss", "update"]
 class SummaryRequest:
     """What each candidate is asked for in the pre-round.
 
-    Attributes
+    Parameters
     ----------
-    kind : {"update", "gradient", "loss"}
-        Summarise the local update (weights before minus weights after local training; the client
-        keeps it and sends it if chosen), or the gradient at the current weights; or send the
-        local loss at the current weights, as the app's evaluate function tells it.
-    sketch : str
-        The sketch, as `pncs_flower.sketches.parse_sketch` reads it. Not for a loss.
-    layers : tuple of str, optional
+    kind : {"update", "gradient", "loss"} (default: "update")
+        Summarise the local update (weights before minus weights after training; the client keeps it
+        and sends it if chosen) or the gradient at the current weights; or tell the loss there.
+    sketch : str (default: "layers")
+        What `pncs_flower.sketches.parse_sketch` reads. Not for a loss.
+    layers : tuple of str, optional (default: None)
         The layers to summarise; all if None. Not for a loss.
-    max_examples : int
-        Evaluate the loss on this many examples at most; 0 for all. An app that does not read
-        `MAX_EXAMPLES` in its config evaluates all.
+    max_examples : int (default: 0)
+        Evaluate the loss on this many examples at most, if the app reads `MAX_EXAMPLES`; 0 for all.
+
+    Raises
+    ------
+    ValueError
+        If there is no such kind.
     """
 
     kind: SummaryKind = "update"

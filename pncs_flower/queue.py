@@ -9,15 +9,15 @@ __all__ = ["AgeOfUpdateQueue"]
 class AgeOfUpdateQueue:
     """Hold back clients that were selected a short while ago.
 
-    A client selected in round t may be selected again in round t' > t + length / per_round. The
-    comparison is made in whole numbers, ``(t' - t) * per_round > length``, so it is exact.
+    A client selected in round t may be selected again in round t' > t + length / per_round,
+    compared in whole numbers.
 
     Parameters
     ----------
     length : int
         Length of the queue, in clients (L in the paper); 0 holds nobody back.
     per_round : int
-        Number of clients selected in a round (S in the paper).
+        Clients selected in a round (S in the paper).
 
     Raises
     ------
@@ -67,25 +67,9 @@ class AgeOfUpdateQueue:
             self._last_round[client] = round
 
     def longest_waiting(self, clients: Sequence[str], count: int) -> list[str]:
-        """Return those clients whose last selection is longest ago.
+        """Return at most ``count`` clients: those never selected, then the earliest selected.
 
-        Parameters
-        ----------
-        clients : sequence of str
-            Whom to choose from.
-        count : int
-            How many are wanted; all of them if there are fewer.
-
-        Returns
-        -------
-        list of str
-            Clients that were never selected, then those with the earliest last round; ties in the
-            order given.
-
-        Raises
-        ------
-        ValueError
-            If ``count`` is negative.
+        Ties stay in the order given. Raises ValueError if ``count`` is negative.
         """
         if count < 0:
             raise ValueError(f"count is {count}, want 0 or more clients")

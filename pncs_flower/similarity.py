@@ -47,8 +47,10 @@ def cosine(u: Array, v: Array, p: float = 4, form: Form = "squared") -> float:
 
         - ``"squared"``: (|u+v|^2 - |u-v|^2) / (4 |u| |v|), the cosine at p = 2, in [-1, 1];
         - ``"normalized"``: the same after dividing each vector by its norm;
-        - ``"printed"``: (|u+v| - |u-v|) / (4 |u| |v|), which depends on the vectors' scale;
-        - ``"power"``: (|u+v|^p - |u-v|^p) / (|2u|^p |2v|^p)^(1/2), unbounded for p other than 2.
+        - ``"printed"``: (|u+v| - |u-v|) / (4 |u| |v|), as the paper has it: the value depends on
+          the vectors' scale, and cos(g, g) is 1 / (2 |g|);
+        - ``"power"``: (|u+v|^p - |u-v|^p) / (|2u|^p |2v|^p)^(1/2), the cosine at p = 2, 1 for
+          (g, g), else unbounded.
 
     Returns
     -------
@@ -77,10 +79,8 @@ def cosine(u: Array, v: Array, p: float = 4, form: Form = "squared") -> float:
 def pairwise_cosine(gradients: Any, p: float = 4, form: Form = "squared") -> Array:
     """Return the power-norm cosine similarities of all pairs of vectors.
 
-    For even p all pairs come from p / 2 matrix products: |u ± v|_4^4 is a combination of
-    <u^3, v>, <u^2, v^2> and <u, v^3>. Pairs for which a norm cancels in it (u near v or near -v)
-    are found and computed from the differences themselves. Other p take a pass over each pair.
-    The coordinates are read in blocks, a few megabytes at a time.
+    Even p takes p / 2 matrix products, and pairs that cancel in them (u near v or -v) once more;
+    other p a pass over each pair. Coordinates are read in blocks of a few megabytes.
 
     Parameters
     ----------
@@ -88,10 +88,8 @@ def pairwise_cosine(gradients: Any, p: float = 4, form: Form = "squared") -> Arr
         Shape (K, d), or K vectors of d values each; real, also memory-mapped, float16, int8 or
         torch.bfloat16. Tensors are scored on their device (tested on the CPU; no one has run it on
         a GPU yet).
-    p : float (default: 4)
-        Order of the norm, 1 to 100.
-    form : {"squared", "normalized", "printed", "power"} (default: "squared")
-        See `Form`.
+    p, form
+        As in `cosine`.
 
     Returns
     -------
@@ -133,26 +131,7 @@ def pairwise_cosine(gradients: Any, p: float = 4, form: Form = "squared") -> Arr
 def layered_cosine(
     similarities: Mapping[str, np.ndarray], weights: Mapping[str, float] | None = None
 ) -> np.ndarray:
-    """Return the weighted mean over layers of the similarities of each.
-
-    Parameters
-    ----------
-    similarities : mapping of str to np.ndarray
-        Shape (K, K) for each layer.
-    weights : mapping of str to float, optional (default: None)
-        Weight of each layer, 0 or more; equal if None. Only their proportions matter.
-
-    Returns
-    -------
-    np.ndarray
-        Shape (K, K), float64.
-
-    Raises
-    ------
-    ValueError
-        If there is no layer, shapes differ, or the weights are not those of the layers, negative,
-        not finite or all zero.
-    """
+    """Return the mean over layers of (K, K) similarities, in the proportions of the weights."""
     shapes = {layer: np.shape(values) for layer, values in similarities.items()}
     if len(set(shapes.values())) != 1:
         raise ValueError(f"similarities of shapes {shapes}, want one shape for one or more layers")
@@ -227,14 +206,11 @@ def _by_pairs(rows: Rows, scales: np.ndarray, p: float, form: Form) -> Array:
 
 
 def _divisors(xp: Any, first: Array, second: Array, form: Form) -> Array:
-    """Return what u and v of each pair are divided by, shape (2, n).
-
-    Both by the larger norm wherever the form leaves their scales alone: equal values then cancel
-    exactly. A vector that is too small beside the other is taken to be as large as `norm_ratio`
-    says.
-    """
+    """Return what u and v of each pair are divided by, shape (2, n)."""
     if form == "normalized":
         return xp.stack([first, second])
+    # Where the form leaves their scales alone, by the larger norm, so that equal values cancel
+    # exactly; a vector too small beside the other is taken to be as large as `norm_ratio` says.
     larger = xp.maximum(first, second)
     return xp.stack(
         [
@@ -245,11 +221,9 @@ def _divisors(xp: Any, first: Array, second: Array, form: Form) -> Array:
 
 
 def _product_precision(rows: Rows, form: Form) -> Precision:
-    """Return the precision of matrix products, float32 where that is much faster and good enough.
-
-    Float32 sums are good enough if there are many blocks over which their errors average out. A
-    form without bounds must be right relative to its value, which may be near 0.
-    """
+    """Return float32 for matrix products where that is much faster and good enough."""
+    # Float32 sums are good enough if there are many blocks over which their errors average out. A
+    # form without bounds must be right relative to its value, which may be near 0.
     if (
         rows.precision == "float32"
         and form in ("squared", "normalized")
@@ -261,10 +235,8 @@ def _product_precision(rows: Rows, form: Form) -> Precision:
 
 
 def _threshold(p: int, form: Form, precision: Precision, wanted: Precision) -> float:
-    """Return the part of the larger norm^p below which the smaller is not exact enough.
-
-    An error e of both sums makes one of (k / p) e (low / high)^(k/p - 1) in low^(k/p).
-    """
+    """Return the part of the larger norm^p below which the smaller is not exact enough."""
+    # An error e of both sums makes one of (k / p) e (low / high)^(k/p - 1) in low^(k/p).
     k = {"squared": 2, "normalized": 2, "printed": 1, "power": p}[form]
     if k >= p or _ROUNDING[precision] ** (k / p) <= _TOLERANCE[wanted]:
         return 0.0  # exact enough even where nothing but the error is left of low

@@ -28,8 +28,7 @@ class Subset:
     indices : tuple of int
         Rows of the similarity matrix, sorted.
     mean_similarity : float
-        Mean over the pairs of the subset. Of a single client, its mean similarity to the others; 0
-        if there are none.
+        Mean over the pairs of the subset; of a single client, to all others (0 if there are none).
     optimal : bool
         Whether no other subset is better, as all were looked at.
     """
@@ -41,17 +40,7 @@ class Subset:
 
 @dataclass(frozen=True)
 class NearestMean:
-    """A subset of vectors whose mean is near a target.
-
-    Attributes
-    ----------
-    indices : tuple of int
-        Rows of the vectors, sorted.
-    distance : float
-        Of their mean from the target, in the norm asked for.
-    optimal : bool
-        Whether no other subset is nearer, as all were looked at.
-    """
+    """Vectors (sorted rows) whose mean is at a distance from a target; optimal as in `Subset`."""
 
     indices: tuple[int, ...]
     distance: float
@@ -67,27 +56,24 @@ def least_aligned_subset(
     depends on the number of clients only, so that the result depends on nothing but the arguments.
 
     Ties go to the lexicographically smallest tuple of indices: with the rows in the order of who
-    has waited longest, to those who have waited longest. Sums that differ by less than 1e-12 of
-    the largest similarity per pair are ties. A search applies the rule to
-    the subsets that it meets.
+    has waited longest, to those. Sums that differ by less than 1e-12 of the largest similarity per
+    pair are ties. A search applies the rule to the subsets that it meets.
 
     Parameters
     ----------
     similarity : np.ndarray
         Shape (K, K), finite, symmetric. The diagonal is not read.
     size : int
-        Number of clients to choose (S), 1 to K. One client has no pair: the one whose mean
-        similarity to the others is least is chosen.
+        Number of clients to choose (S), 1 to K. A single one is the least like the others.
     seed : int (default: 0)
         Of the search.
     budget_seconds : float, optional (default: None)
-        Search for so long rather than for a number of steps. The result then depends on the
-        machine.
+        Search for so long rather than for a number of steps: the result depends on the machine.
 
     Returns
     -------
     Subset
-        See there.
+        The rows chosen and how alike they are.
 
     Raises
     ------
@@ -120,31 +106,7 @@ def nearest_mean_subset(
     *,
     budget_seconds: float | None = None,
 ) -> NearestMean:
-    """Return the vectors whose mean is nearest to a target.
-
-    Parameters
-    ----------
-    vectors : np.ndarray
-        Shape (K, d), finite.
-    target : np.ndarray
-        Shape (d,), finite.
-    size : int
-        Number of vectors to choose, 1 to K.
-    weights : np.ndarray, optional (default: None)
-        Shape (K,), positive: the mean is weighted by these.
-    seed, budget_seconds
-        As in `least_aligned_subset`, whose search and rule for ties these are.
-
-    Returns
-    -------
-    NearestMean
-        See there.
-
-    Raises
-    ------
-    ValueError
-        If shapes do not fit, a value is not finite, or ``size`` or a weight is out of range.
-    """
+    """Return the vectors (K, d) whose (weighted) mean is nearest in L2 to a target (d,)."""
     vectors = np.asarray(vectors, dtype=np.float64)
     target = np.asarray(target, dtype=np.float64)
     if vectors.ndim != 2 or target.shape != vectors.shape[1:]:

@@ -25,22 +25,7 @@ class _Parts:
 
 
 def best_of_all(objective: SubsetObjective) -> tuple[int, ...]:
-    """Return the best subset, and of ties the one that the objective prefers.
-
-    The clients are cut in two halves. A subset is a subset of the first half and one of the second,
-    and its cost is that of either plus what crosses over, a matrix product: all subsets are looked
-    at, at a few nanoseconds each.
-
-    Parameters
-    ----------
-    objective : SubsetObjective
-        With few subsets: the time grows with their number.
-
-    Returns
-    -------
-    tuple of int
-        Sorted.
-    """
+    """Return the best subset, and of ties the one that the objective prefers."""
     return _HalvesSearch(objective).best()
 
 

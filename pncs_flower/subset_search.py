@@ -24,33 +24,10 @@ _SHAKEN = 0.25  # part of the members that a first shake exchanges
 def search_subset(
     objective: SubsetObjective, seed: int, steps: int, budget_seconds: float | None = None
 ) -> tuple[int, ...]:
-    """Return a good subset.
-
-    From a greedy subset, exchange one member for one outsider, always the best exchange among the
-    most promising, better or not, and forbid it to be undone for a few steps. When nothing better
-    turns up, shake the best subset and go on. Of ties, the one that the objective prefers is kept.
-
-    Parameters
-    ----------
-    objective : SubsetObjective
-        With fewer members than clients.
-    seed : int
-        The result depends on it, and on the number of steps, alone.
-    steps : int
-        Number of exchanges.
-    budget_seconds : float, optional (default: None)
-        Search for so long instead, however many steps that is.
-
-    Returns
-    -------
-    tuple of int
-        Sorted.
-
-    References
-    ----------
-    The problem is known as maximum diversity. G. Palubeckis, "Iterated tabu search for the maximum
-    diversity problem", 2007.
-    """
+    """Return a good subset, found in so many steps, or else in so many seconds."""
+    # This is maximum diversity: G. Palubeckis, "Iterated tabu search for the maximum diversity
+    # problem", 2007. The best exchange of the most promising is made, better or not, and
+    # may not be undone for a few steps; when nothing better turns up, the best subset is shaken.
     random = generator(seed, "subset-search")
     search = _TabuSearch(objective, _greedy(objective))
     deadline = math.inf
@@ -142,10 +119,7 @@ class _TabuSearch:
         return steps
 
     def shake(self, random: np.random.Generator) -> None:
-        """Start again from the best subset with some members exchanged at random.
-
-        More of them each time, up to all, as long as that leads to nothing better.
-        """
+        """Start from the best subset with members exchanged at random, more each time."""
         self.shakes += 1
         part = _SHAKEN * ((self.shakes - 1) % round(1 / _SHAKEN) + 1)
         members = np.array(self.best)

@@ -8,18 +8,10 @@ import numpy as np
 __all__ = ["WIRES", "Wire", "pack", "packed_bytes", "unpack"]
 
 Wire = Literal["float32", "float16", "int8"]
-"""Number format of a sketch.
-
-``float32``
-    The values.
-``float16``
-    A power of two, as its exponent, and the values divided by it: 11 bits of each value at any
-    scale, but for those of less than 2^-14 of the largest (bare float16 ends at 65,504 and loses
-    bits below 6e-5, where gradients live).
-``int8``
-    The four bytes of a little-endian float32 step, and the values in steps, rounded to the nearest
-    within -127 to 127: an error of at most 1/254 of the largest magnitude.
-"""
+"""Number format of a sketch, with what stands before the numbers."""
+# float16: the exponent of a power of two, and the values divided by it, since bare float16 ends at
+# 65,504 and loses bits below 6e-5, where gradients live. int8: the four bytes of a little-endian
+# float32 step, and the values in steps, off by at most 1/254 of the largest magnitude.
 
 WIRES: tuple[Wire, ...] = get_args(Wire)
 
@@ -32,20 +24,7 @@ _NOT_FINITE = (
 
 
 def pack(values: np.ndarray, wire: Wire) -> np.ndarray:
-    """Return values in a wire format.
-
-    Parameters
-    ----------
-    values : np.ndarray
-        Shape (n,), real. Values that are not finite survive as such, for `unpack` to refuse.
-    wire : {"float32", "float16", "int8"}
-        See `Wire`.
-
-    Returns
-    -------
-    np.ndarray
-        One-dimensional, of the dtype that ``wire`` names, `packed_bytes` long.
-    """
+    """Return values in a wire format; those not finite survive as such, for `unpack` to refuse."""
     if wire == "float32":
         return values.astype(np.float32)
     exact = values.astype(np.float64)
@@ -63,27 +42,7 @@ def pack(values: np.ndarray, wire: Wire) -> np.ndarray:
 
 
 def unpack(packed: np.ndarray, count: int, wire: Wire) -> np.ndarray:
-    """Check what came over the wire and return its values.
-
-    Parameters
-    ----------
-    packed : np.ndarray
-        What `pack` made of ``count`` values, or what a stranger claims to be that.
-    count : int
-        How many values there must be.
-    wire : {"float32", "float16", "int8"}
-        See `Wire`.
-
-    Returns
-    -------
-    np.ndarray
-        Shape (count,), float32, finite.
-
-    Raises
-    ------
-    ValueError
-        If the dtype or the shape is another, or a value is not finite in float32.
-    """
+    """Return ``count`` finite float32 values, or raise ValueError unless they were packed so."""
     head = _HEAD[wire]
     if packed.dtype != np.dtype(wire) or packed.shape != (count + head,):
         raise ValueError(
