@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
+from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import Any
 
@@ -33,17 +34,10 @@ APP_DIRECTORY = Path(__file__).resolve().parent
 """The Flower app that `flwr run` is given: this folder, in a checkout as in a wheel."""
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "strategy": (
-        "pncs",
-        "gradient-memory",
-        "uniform",
-        "round-robin",
-        "active-fl",
-        "power-of-choice",
-        "fedcor",
-        "divfl",
-        "oort",
-        "gradient-norm",
+    # By the names of their files: to import them is to import Flower, which `--help` need not.
+    "strategy": tuple(
+        module.name.replace("_", "-")
+        for module in iter_modules([str(APP_DIRECTORY.parent / "strategies" / "rules")])
     ),
     "form": ("squared", "normalized", "printed", "power"),
     "summary": ("update", "gradient"),

@@ -11,39 +11,22 @@ from .errors import (
 from .options import SelectionOptions
 from .record import RoundRecord
 from .rule import Choice, Round, SelectionRule
-from .rules.active_fl import ActiveFL
-from .rules.divfl import DivFL
-from .rules.fedcor import FedCor
-from .rules.gradient_memory import GradientMemory
-from .rules.gradient_norm import GradientNorm
-from .rules.oort import Oort
-from .rules.pncs import PNCS
-from .rules.power_of_choice import PowerOfChoice
-from .rules.round_robin import RoundRobin
-from .rules.uniform import UniformSelection
+from .rules import *
+from .rules import STRATEGIES
 from .selection import SelectionStrategy
 
 __all__ = [
-    "PNCS",
-    "ActiveFL",
     "Choice",
     "DeadWorkerError",
-    "DivFL",
     "EmptyRoundsError",
-    "FedCor",
-    "GradientMemory",
-    "GradientNorm",
     "NoSummariesError",
-    "Oort",
-    "PowerOfChoice",
     "Round",
     "RoundRecord",
-    "RoundRobin",
     "SelectionError",
     "SelectionOptions",
     "SelectionRule",
     "SelectionStrategy",
     "TooFewClientsError",
-    "UniformSelection",
     "UnsavableError",
 ]
+__all__ += [kind.__name__ for kind in STRATEGIES.values()]

@@ -9,25 +9,12 @@ from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.protocol import SummaryKind
 from pncs_flower.similarity import Form
-from pncs_flower.strategies import (
-    PNCS,
-    ActiveFL,
-    DivFL,
-    FedCor,
-    GradientMemory,
-    GradientNorm,
-    Oort,
-    PowerOfChoice,
-    RoundRobin,
-    SelectionRule,
-    SelectionStrategy,
-    UniformSelection,
-    timeouts,
-)
+from pncs_flower.strategies import SelectionRule, SelectionStrategy, timeouts
 from pncs_flower.strategies.rule import parameters
+from pncs_flower.strategies.rule_strategy import RuleStrategy
+from pncs_flower.strategies.rules import STRATEGIES
 from pncs_flower.strategies.rules.active_fl import Unseen
 from pncs_flower.strategies.rules.power_of_choice import Variant
-from pncs_flower.strategies.rules.rule_strategy import RuleStrategy
 
 from ..config import Config
 from ..machine.logs import errors_only
@@ -90,35 +77,32 @@ def _named(config: Config) -> tuple[Make, dict[str, Any]]:
         "summary": cast(SummaryKind, config.summary),
     }
     candidates = config.candidates or None
-    choices: dict[str, tuple[Make, dict[str, Any]]] = {
-        "pncs": (
-            PNCS,
-            {**compared, "p": config.p, "form": cast(Form, config.form), "candidates": candidates},
-        ),
-        "gradient-memory": (
-            GradientMemory,
-            {**compared, "weights": config.aggregation, "candidates": candidates},
-        ),
-        "uniform": (UniformSelection, {}),
-        "round-robin": (RoundRobin, {}),
-        "active-fl": (ActiveFL, {"unseen": cast(Unseen, config.unseen)}),
-        "power-of-choice": (
-            PowerOfChoice,
-            {
-                "candidates": candidates or 2 * config.num_selected,
-                "variant": cast(Variant, config.variant),
-                "batch_size": config.batch_size or 32,
-            },
-        ),
-        "fedcor": (FedCor, {"schedule": config.schedule}),
-        "divfl": (DivFL, compared),
-        "oort": (Oort, {}),
-        "gradient-norm": (
-            GradientNorm,
-            {"layers": config.layer_names, "summary": cast(SummaryKind, config.summary)},
-        ),
+    own: dict[str, dict[str, Any]] = {
+        "pncs": {
+            **compared,
+            "p": config.p,
+            "form": cast(Form, config.form),
+            "candidates": candidates,
+        },
+        "gradient-memory": {
+            **compared,
+            "weights": config.aggregation,
+            "candidates": candidates,
+        },
+        "active-fl": {"unseen": cast(Unseen, config.unseen)},
+        "power-of-choice": {
+            "candidates": candidates or 2 * config.num_selected,
+            "variant": cast(Variant, config.variant),
+            "batch_size": config.batch_size or 32,
+        },
+        "fedcor": {"schedule": config.schedule},
+        "divfl": compared,
+        "gradient-norm": {
+            "layers": config.layer_names,
+            "summary": cast(SummaryKind, config.summary),
+        },
     }
-    return choices[config.strategy]
+    return STRATEGIES[config.strategy], own.get(config.strategy, {})
 
 
 def _checked(strategy: str, rule: type[SelectionRule], given: dict[str, Any]) -> dict[str, Any]:

@@ -1,27 +1,23 @@
-"""All selection rules, for those who wrap or extend one: a strategy is a rule around a base."""
+"""The rules that come with the library: each is one file here and one line below.
 
-from ..rule import SelectionRule
-from .active_fl import ActiveFLRule
-from .divfl import DivFLRule
-from .fedcor import FedCorRule
-from .gradient_memory import GradientMemoryRule
-from .gradient_norm import GradientNormRule
-from .oort import OortRule
-from .pncs import PNCSRule
-from .power_of_choice import PowerOfChoiceRule
-from .round_robin import RoundRobinRule
-from .uniform import UniformRule
+The file's name is the name in the settings: ``"round-robin"`` is in round_robin.py. It has two
+classes, the rule (`RoundRobinRule`), to wrap or to extend, and its strategy (`RoundRobin`).
+"""
 
-__all__ = [
-    "ActiveFLRule",
-    "DivFLRule",
-    "FedCorRule",
-    "GradientMemoryRule",
-    "GradientNormRule",
-    "OortRule",
-    "PNCSRule",
-    "PowerOfChoiceRule",
-    "RoundRobinRule",
-    "SelectionRule",
-    "UniformRule",
-]
+from ..rule_strategy import RuleStrategy
+from .active_fl import *
+from .divfl import *
+from .fedcor import *
+from .gradient_memory import *
+from .gradient_norm import *
+from .oort import *
+from .pncs import *
+from .power_of_choice import *
+from .round_robin import *
+from .uniform import *
+
+STRATEGIES: dict[str, type[RuleStrategy]] = {
+    kind.__module__.rpartition(".")[2].replace("_", "-"): kind
+    for kind in RuleStrategy.__subclasses__()
+}
+"""The strategies by their names in the settings."""

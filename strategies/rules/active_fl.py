@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..checks import check_numbers, check_one_of, check_share, check_text
+from ..reports import draw, order_by_value, reported, round_down, round_half_up, sizes
 from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
-from .reports import draw, order_by_value, reported, round_down, round_half_up, sizes
-from .rule_strategy import RuleStrategy
+from ..rule_strategy import RuleStrategy
 
-__all__ = ["ActiveFL", "ActiveFLRule", "Unseen"]
+__all__ = ["ActiveFL", "ActiveFLRule"]
 
 Unseen = Literal["uniform", "first"]
 

@@ -12,9 +12,9 @@ from pncs_flower.sketches import parse_sketch
 
 from ..checks import check_flags, check_layers, check_one_of, check_share
 from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary, replaced
-from .rule_strategy import RuleStrategy
+from ..rule_strategy import RuleStrategy
 
-__all__ = ["DivFL", "DivFLRule", "facility_location", "pairwise_distances"]
+__all__ = ["DivFL", "DivFLRule"]
 
 # Numbers that are widened to float64 at a time: bounds memory.
 _BLOCK = 1 << 20

@@ -7,17 +7,17 @@ from typing import Any, cast
 
 import numpy as np
 
+from pncs_flower.gaussian_process import condition, covariance, fit
 from pncs_flower.protocol import LOSS, SummaryRequest
 from pncs_flower.randomness import generator
 
 from ..checks import check_numbers, check_whole
+from ..reports import sizes
 from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary, replaced
-from .gaussian_process import condition, covariance, fit
-from .reports import sizes
-from .rule_strategy import RuleStrategy
+from ..rule_strategy import RuleStrategy
 from .uniform import UniformRule
 
-__all__ = ["SCHEDULES", "FedCor", "FedCorRule", "Schedule", "greedy"]
+__all__ = ["FedCor", "FedCorRule"]
 
 _DIMENSION = 15
 _NOISE = 0.01

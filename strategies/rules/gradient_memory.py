@@ -13,7 +13,7 @@ from pncs_flower.subset import nearest_mean_subset
 
 from ..checks import check_flags, check_layers, check_numbers, check_one_of, check_whole
 from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary, replaced
-from .rule_strategy import RuleStrategy
+from ..rule_strategy import RuleStrategy
 
 __all__ = ["GradientMemory", "GradientMemoryRule"]
 

@@ -8,9 +8,9 @@ import numpy as np
 from pncs_flower.protocol import SummaryKind, SummaryRequest
 
 from ..checks import check_layers, check_one_of
+from ..reports import order_by_value
 from ..rule import Choice, Round, RuleState, SelectionRule, Summary, replaced
-from .reports import order_by_value
-from .rule_strategy import RuleStrategy
+from ..rule_strategy import RuleStrategy
 
 __all__ = ["GradientNorm", "GradientNormRule"]
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..checks import check_numbers, check_share, check_text
+from ..reports import draw, reported, round_half_up, sizes
 from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
-from .reports import draw, reported, round_half_up, sizes
-from .rule_strategy import RuleStrategy
+from ..rule_strategy import RuleStrategy
 
 __all__ = ["Oort", "OortRule"]
 

@@ -20,9 +20,9 @@ from pncs_flower.sketches import parse_sketch
 from ..checks import check_flags, check_layers, check_numbers, check_one_of, check_whole
 from ..replies.layers import check_averages
 from ..rule import Choice, Round, RuleState, SelectionRule, Summary, replaced
-from .rule_strategy import RuleStrategy
+from ..rule_strategy import RuleStrategy
 
-__all__ = ["PNCS", "SMALL", "PNCSRule"]
+__all__ = ["PNCS", "PNCSRule"]
 
 SMALL = "coordinates:5%@int8"
 """The sketch that is asked for by default: with 2 of 10 chosen, a fifth of all clients' updates, it

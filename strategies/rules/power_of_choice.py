@@ -10,11 +10,11 @@ import numpy as np
 from pncs_flower.protocol import LOSS, SummaryRequest
 
 from ..checks import check_one_of, check_text, check_whole
+from ..reports import draw, order_by_value, reported, sizes
 from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
-from .reports import draw, order_by_value, reported, sizes
-from .rule_strategy import RuleStrategy
+from ..rule_strategy import RuleStrategy
 
-__all__ = ["PowerOfChoice", "PowerOfChoiceRule", "Variant"]
+__all__ = ["PowerOfChoice", "PowerOfChoiceRule"]
 
 Variant = Literal["pow-d", "cpow-d", "rpow-d"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pncs_flower.randomness import derive_seed
 
 from ..rule import Choice, Round, RuleState, SelectionRule, Summary
-from .rule_strategy import RuleStrategy
+from ..rule_strategy import RuleStrategy
 
 __all__ = ["RoundRobin", "RoundRobinRule"]
 

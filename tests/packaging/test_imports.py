@@ -54,6 +54,7 @@ def test_no_module_goes_by_a_second_name(folder: str) -> None:
 
 
 def test_an_offence_would_be_seen() -> None:
-    assert "simulations/run/strategy.py imports pncs_flower.strategies.PNCS" in offences(
-        "simulations", "pncs_flower.strategies"
+    assert (
+        "simulations/run/strategy.py imports pncs_flower.strategies.SelectionStrategy"
+        in offences("simulations", "pncs_flower.strategies")
     )

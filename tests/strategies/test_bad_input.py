@@ -38,13 +38,7 @@ def start(strategy, clients: int = 4):
         assert trained == [0] * clients
 
 
-SELECTIONS = [
-    value
-    for value in vars(strategies).values()
-    if inspect.isclass(value)
-    and issubclass(value, strategies.SelectionStrategy)
-    and value is not strategies.SelectionStrategy
-]
+SELECTIONS = list(strategies.rules.STRATEGIES.values())
 OPTIONS = [
     (kind, name)
     for kind in SELECTIONS

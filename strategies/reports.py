@@ -7,8 +7,8 @@ import numpy as np
 
 from pncs_flower.protocol import NUM_EXAMPLES, client_order
 
-from ..errors import SelectionError
-from ..rule import Metrics, Round
+from .errors import SelectionError
+from .rule import Metrics, Round
 
 __all__ = [
     "draw",

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from rounds import make_round
 
 from pncs_flower.strategies import SelectionError
+from pncs_flower.strategies.reports import draw, reported, round_down, round_half_up, sizes
 from pncs_flower.strategies.rules.active_fl import ActiveFLRule
 from pncs_flower.strategies.rules.oort import OortRule
 from pncs_flower.strategies.rules.power_of_choice import PowerOfChoiceRule
-from pncs_flower.strategies.rules.reports import draw, reported, round_down, round_half_up, sizes
 
 
 def chance_of(order: tuple[int, ...], weights: list[float]) -> float:

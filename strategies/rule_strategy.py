@@ -5,9 +5,9 @@ from typing import Any, ClassVar, Unpack, cast, get_type_hints
 
 from flwr.serverapp.strategy import Strategy
 
-from ..options import CheckedOptions, SelectionOptions
-from ..rule import SelectionRule, parameters
-from ..selection import SelectionStrategy
+from .options import CheckedOptions, SelectionOptions
+from .rule import SelectionRule, parameters
+from .selection import SelectionStrategy
 
 __all__ = ["RuleStrategy"]
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
-from pncs_flower.strategies.rules.gaussian_process import (
+from pncs_flower.gaussian_process import (
     condition,
     covariance,
     fit,
