@@ -1,21 +1,28 @@
 """The options that every selection strategy takes, checked once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Any, Literal
 
 from . import timeouts
-from .checks import check_flags, check_numbers, check_paths, check_whole
+from .checks import (
+    check_above_zero,
+    check_flags,
+    check_one_of,
+    check_paths,
+    check_seconds,
+    check_whole,
+    given,
+)
 
-__all__ = ["CheckedOptions", "SelectionOptions"]
-
-OnTooFew = Literal["longest-waiting", "stop"]
+__all__ = ["SelectionOptions"]
 
 
-class SelectionOptions(TypedDict, total=False):
+@dataclass(frozen=True, kw_only=True)
+class SelectionOptions:
     """Options that every selection strategy takes.
 
     Attributes
@@ -78,30 +85,6 @@ class SelectionOptions(TypedDict, total=False):
         went, they are asked for ahead again after 2, 4, ... and at most 16 rounds.
     """
 
-    queue_length: int
-    seed: int
-    eligible: Callable[[str], bool] | None
-    min_clients: int | None
-    wait_timeout: float
-    start_timeout: float
-    summary_timeout: float
-    max_summary_bytes: int | None
-    history_path: str | Path | None
-    checkpoint: str | Path | None
-    min_summaries: int
-    on_too_few_summaries: OnTooFew
-    min_updates: int
-    max_empty_rounds: int
-    max_weight: float
-    clip_norm: float | None
-    verify_sketches: bool
-    ride_along: bool
-
-
-@dataclass(frozen=True)
-class CheckedOptions:
-    """`SelectionOptions` with their defaults."""
-
     queue_length: int = 0
     seed: int = 0
     eligible: Callable[[str], bool] | None = None
@@ -113,7 +96,7 @@ class CheckedOptions:
     history_path: str | Path | None = None
     checkpoint: str | Path | None = None
     min_summaries: int = 1
-    on_too_few_summaries: OnTooFew = "longest-waiting"
+    on_too_few_summaries: Literal["longest-waiting", "stop"] = "longest-waiting"
     min_updates: int = 1
     max_empty_rounds: int = 3
     max_weight: float = 1e9
@@ -122,7 +105,7 @@ class CheckedOptions:
     ride_along: bool = True
 
     @classmethod
-    def of(cls, options: SelectionOptions, strategy: type) -> "CheckedOptions":
+    def of(cls, options: Mapping[str, Any], strategy: type) -> "SelectionOptions":
         """Return the options of a kind of strategy, or raise TypeError for one it does not have."""
         shared = [field.name for field in fields(cls)]
         for name in options:
@@ -136,63 +119,38 @@ class CheckedOptions:
         return cls(**options)
 
     def check(self, num_selected: int) -> None:
-        """Raise an error if an option is out of range, for so many clients per round.
-
-        Raises
-        ------
-        TypeError
-            If an option is of another type than it must be.
-        ValueError
-            If it is out of range.
-        """
-        check_whole(least=1, num_selected=num_selected)
+        """Raise TypeError or ValueError for an option that does not suit so many per round."""
+        check_whole(
+            least=1,
+            num_selected=num_selected,
+            min_summaries=self.min_summaries,
+            min_updates=self.min_updates,
+            max_empty_rounds=self.max_empty_rounds,
+            **given(max_summary_bytes=self.max_summary_bytes),
+        )
         check_whole(least=0, queue_length=self.queue_length)
-        check_whole(seed=self.seed)
+        check_whole(seed=self.seed, **given(min_clients=self.min_clients))
+        check_seconds(
+            wait_timeout=self.wait_timeout,
+            start_timeout=self.start_timeout,
+            summary_timeout=self.summary_timeout,
+        )
+        check_above_zero(max_weight=self.max_weight, **given(clip_norm=self.clip_norm))
+        check_flags(verify_sketches=self.verify_sketches, ride_along=self.ride_along)
+        check_paths(history_path=self.history_path, checkpoint=self.checkpoint)
+        check_one_of(("longest-waiting", "stop"), on_too_few_summaries=self.on_too_few_summaries)
+        if self.eligible is not None and not callable(self.eligible):
+            raise TypeError(f"eligible is {self.eligible!r}, but must be callable")
         if not -(2**63) <= self.seed < 2**63:
             raise ValueError(
                 f"seed is {self.seed}, but must be at least -2**63 and below 2**63, as it is sent "
                 "to the clients in 64 bits"
             )
-        check_whole(
-            least=1,
-            min_summaries=self.min_summaries,
-            min_updates=self.min_updates,
-            max_empty_rounds=self.max_empty_rounds,
-        )
-        if self.min_clients is not None:
-            check_whole(min_clients=self.min_clients)
-        if self.max_summary_bytes is not None:
-            check_whole(least=1, max_summary_bytes=self.max_summary_bytes)
-        check_numbers(
-            wait_timeout=self.wait_timeout,
-            start_timeout=self.start_timeout,
-            summary_timeout=self.summary_timeout,
-            max_weight=self.max_weight,
-        )
-        if self.clip_norm is not None:
-            check_numbers(clip_norm=self.clip_norm)
-        check_flags(verify_sketches=self.verify_sketches, ride_along=self.ride_along)
-        check_paths(history_path=self.history_path, checkpoint=self.checkpoint)
-        if self.eligible is not None and not callable(self.eligible):
-            raise TypeError(f"eligible is {self.eligible!r}, but must be callable")
         if self.min_clients is not None and self.min_clients < num_selected:
             raise ValueError(
                 f"min_clients is {self.min_clients}, but each round selects {num_selected}"
             )
-        for name in ("wait_timeout", "start_timeout", "summary_timeout"):
-            seconds = getattr(self, name)
-            if not 0 < seconds < float("inf"):
-                raise ValueError(f"{name} is {seconds}, but must be a number of seconds above 0")
         if self.min_updates > num_selected:
             raise ValueError(
                 f"min_updates is {self.min_updates}, but only {num_selected} clients are selected"
             )
-        if self.on_too_few_summaries not in ("longest-waiting", "stop"):
-            raise ValueError(
-                f"on_too_few_summaries is {self.on_too_few_summaries!r}, but must be "
-                "'longest-waiting' or 'stop'"
-            )
-        for name in ("max_weight", "clip_norm"):
-            most = getattr(self, name)
-            if most is not None and not most > 0:
-                raise ValueError(f"{name} is {most}, but must be above 0")

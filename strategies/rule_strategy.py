@@ -1,11 +1,11 @@
 """The strategy of one rule: what it takes follows from the fields of the rule."""
 
 from inspect import Parameter, Signature
-from typing import Any, ClassVar, Unpack, cast, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 from flwr.serverapp.strategy import Strategy
 
-from .options import CheckedOptions, SelectionOptions
+from .options import SelectionOptions
 from .rule import SelectionRule, parameters
 from .selection import SelectionStrategy
 
@@ -40,8 +40,8 @@ class RuleStrategy(SelectionStrategy):
     def __init__(self, base: Strategy, **arguments: Any) -> None:
         known = parameters(self.rule_type)
         own = {known[key].name: arguments.pop(key) for key in known if key in arguments}
-        options = cast(SelectionOptions, {"queue_length": self.queue_length, **arguments})
-        CheckedOptions.of(options, type(self))  # an unknown name is told before a wrong value
+        options = {"queue_length": self.queue_length, **arguments}
+        SelectionOptions.of(options, type(self))  # an unknown name is told before a wrong value
         super().__init__(base, self.rule_type(**own), **options)
 
 
@@ -58,6 +58,6 @@ def _signature(rule: type[SelectionRule], queue_length: int) -> Signature:
             Parameter("base", Parameter.POSITIONAL_OR_KEYWORD, annotation=Strategy),
             *given,
             queue,
-            Parameter("options", Parameter.VAR_KEYWORD, annotation=Unpack[SelectionOptions]),
+            Parameter("options", Parameter.VAR_KEYWORD),
         ]
     )

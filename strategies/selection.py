@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from logging import INFO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
@@ -21,7 +21,7 @@ from .checks import check_whole
 from .errors import SelectionError
 from .grids.polling import polled
 from .grids.releases import check_arguments
-from .options import CheckedOptions, SelectionOptions
+from .options import SelectionOptions
 from .record import Records, RoundListener, RoundRecord, heard
 from .replies.model import Model
 from .resume.resumption import Resumption
@@ -68,11 +68,9 @@ class SelectionStrategy(Strategy):
         chosen, or leave some out.
     """
 
-    def __init__(
-        self, base: Strategy, rule: SelectionRule, **options: Unpack[SelectionOptions]
-    ) -> None:
+    def __init__(self, base: Strategy, rule: SelectionRule, **options: Any) -> None:
         check_rule(rule)
-        self.options = CheckedOptions.of(options, type(self))
+        self.options = SelectionOptions.of(options, type(self))
         self.options.check(rule.num_selected)
         check_base(base, rule.num_selected)
         self.base = base

@@ -13,7 +13,7 @@ from flwr.common import log
 from flwr.serverapp.strategy import Result, Strategy
 
 from ..errors import SelectionError, UnsavableError
-from ..options import CheckedOptions
+from ..options import SelectionOptions
 from ..record import RoundListener, RoundRecord
 from ..rule import SelectionRule
 from ..stopping import EvaluateFunction, ShouldStop
@@ -30,7 +30,7 @@ class Resumable(Protocol):
 
     base: Strategy
     rule: SelectionRule
-    options: CheckedOptions
+    options: SelectionOptions
     history: list[RoundRecord]
 
     def state(self) -> dict[str, Any]:

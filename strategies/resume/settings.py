@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import Strategy
 
 from ..base_strategy import unwrap
-from ..options import CheckedOptions
+from ..options import SelectionOptions
 from .remembered import Setting, setting
 
 __all__ = ["MAY_DIFFER", "differences", "in_words", "settings_of"]
@@ -31,7 +31,7 @@ _MOST = 5
 def settings_of(
     rule: object,
     base: Strategy,
-    options: CheckedOptions,
+    options: SelectionOptions,
     arrays: ArrayRecord,
     configs: Mapping[str, ConfigRecord],
 ) -> dict[str, Setting]:

@@ -18,7 +18,7 @@ from flwr.common import log
 
 from .. import timeouts
 from ..grids.exchange import content_bytes, exchange, sort_replies
-from ..options import CheckedOptions
+from ..options import SelectionOptions
 from ..record import RoundRecord
 from ..rule import SelectionRule, Summary
 from .open_round import OpenRound
@@ -47,7 +47,7 @@ class _Ahead:
 class Asking:
     """Asks clients for what a rule wants to know of them."""
 
-    def __init__(self, rule: SelectionRule, selector: Selector, options: CheckedOptions) -> None:
+    def __init__(self, rule: SelectionRule, selector: Selector, options: SelectionOptions) -> None:
         candidates = getattr(rule, "num_candidates", None)
         if candidates is not None and candidates < options.min_summaries:
             raise ValueError(

@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Strategy
 
 from ..errors import EmptyRoundsError
-from ..options import CheckedOptions
+from ..options import SelectionOptions
 from ..record import RoundRecord
 from ..replies.aggregation import aggregate
 from ..replies.layers import check_averages, share_layers
@@ -34,7 +34,7 @@ class Closing:
     """Drops the updates that cannot be used, and has the base strategy aggregate the others."""
 
     def __init__(
-        self, base: Strategy, options: CheckedOptions, history: Sequence[RoundRecord]
+        self, base: Strategy, options: SelectionOptions, history: Sequence[RoundRecord]
     ) -> None:
         self._base = base
         self._options = options

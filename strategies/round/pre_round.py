@@ -13,7 +13,7 @@ from flwr.common import log
 from pncs_flower.protocol import SUMMARIZE, TICKET, SummaryRequest
 
 from ..grids.exchange import Replies, marked, message_like, shortened
-from ..options import CheckedOptions
+from ..options import SelectionOptions
 from ..record import RoundRecord
 from ..replies.summaries import SummaryDecoder, decode_loss
 
@@ -36,7 +36,7 @@ class PreRound:
 
     @classmethod
     def for_model(
-        cls, request: SummaryRequest, arrays: ArrayRecord, options: CheckedOptions
+        cls, request: SummaryRequest, arrays: ArrayRecord, options: SelectionOptions
     ) -> "PreRound":
         """Return the pre-round for a model, or raise ValueError if it cannot be held with it."""
         seed, timeout, max_bytes = options.seed, options.summary_timeout, options.max_summary_bytes

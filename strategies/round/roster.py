@@ -19,7 +19,7 @@ from ..base_strategy import check_evaluation, least_evaluating
 from ..errors import SelectionError
 from ..grids.exchange import NOT_LOADED
 from ..grids.polling import is_simulated
-from ..options import CheckedOptions
+from ..options import SelectionOptions
 from ..record import RoundRecord
 from .introductions import Answer, Introductions, NoModError, read_introduction, too_few
 from .open_round import OpenRound
@@ -70,7 +70,7 @@ class Roster:
         self._next_try: dict[int, int] = {}
 
     @classmethod
-    def by(cls, options: CheckedOptions) -> "Roster":
+    def by(cls, options: SelectionOptions) -> "Roster":
         """Return a roster with a strategy's options."""
         return cls(
             options.min_clients,

@@ -14,7 +14,7 @@ from pncs_flower.protocol import NUM_EXAMPLES, client_order
 from pncs_flower.queue import AgeOfUpdateQueue
 
 from ..errors import NoSummariesError, named
-from ..options import CheckedOptions
+from ..options import SelectionOptions
 from ..record import RoundRecord
 from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 from .backoff import Backoff
@@ -27,7 +27,7 @@ __all__ = ["Selector", "choose"]
 def choose(
     round: OpenRound,
     selector: "Selector",
-    options: CheckedOptions,
+    options: SelectionOptions,
     history: Sequence[RoundRecord],
 ) -> Choice:
     """Choose among the clients whose summaries came; by waiting time where too few came."""
@@ -57,7 +57,7 @@ def choose(
 
 
 def _without_summaries(
-    round: OpenRound, answers: int, options: CheckedOptions, history: Sequence[RoundRecord]
+    round: OpenRound, answers: int, options: SelectionOptions, history: Sequence[RoundRecord]
 ) -> Choice:
     """Choose the longest waiting, unless it is plain that no summary will ever come."""
     now, record = round.plan.now, round.record

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ..checks import check_numbers, check_one_of, check_share, check_text
+from ..checks import check_not_negative, check_one_of, check_share, check_text
 from ..reports import draw, order_by_value, reported, round_down, round_half_up, sizes
 from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 from ..rule_strategy import RuleStrategy
@@ -28,10 +28,8 @@ class ActiveFLRule(SelectionRule):
 
     def __post_init__(self) -> None:
         check_share(suppressed_share=self.suppressed_share, uniform_share=self.uniform_share)
+        check_not_negative(sharpness=self.sharpness)
         check_text(loss_key=self.loss_key)
-        check_numbers(sharpness=self.sharpness)
-        if not 0 <= self.sharpness < math.inf:
-            raise ValueError(f"sharpness is {self.sharpness}, but must be finite and at least 0")
         check_one_of(("uniform", "first"), unseen=self.unseen)
 
     def initial_state(self) -> RuleState:

@@ -11,7 +11,7 @@ from pncs_flower.gaussian_process import condition, covariance, fit
 from pncs_flower.protocol import LOSS, SummaryRequest
 from pncs_flower.randomness import generator
 
-from ..checks import check_numbers, check_whole
+from ..checks import check_factor, check_whole
 from ..reports import sizes
 from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary, replaced
 from ..rule_strategy import RuleStrategy
@@ -56,15 +56,12 @@ class Schedule:
     def __post_init__(self) -> None:
         check_whole(least=0, warm_up=self.warm_up)
         check_whole(interval=self.interval)
-        check_numbers(annealing=self.annealing, discount=self.discount)
+        check_factor(annealing=self.annealing, discount=self.discount)
         if self.interval < 2:
             raise ValueError(
                 f"interval is {self.interval}, but must be at least 2 rounds: the round that is "
                 "sampled selects uniformly"
             )
-        for name, value in (("annealing", self.annealing), ("discount", self.discount)):
-            if not 0 < value <= 1:
-                raise ValueError(f"{name} is {value}, but must be above 0 and at most 1")
 
     def samples(self, number: int) -> bool:
         """Return whether a round selects uniformly, to see how the losses change by it."""

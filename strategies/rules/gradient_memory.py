@@ -11,7 +11,7 @@ from pncs_flower.randomness import derive_seed
 from pncs_flower.sketches import parse_sketch
 from pncs_flower.subset import nearest_mean_subset
 
-from ..checks import check_flags, check_layers, check_numbers, check_one_of, check_whole
+from ..checks import check_factor, check_flags, check_layers, check_one_of, check_whole, given
 from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary, replaced
 from ..rule_strategy import RuleStrategy
 
@@ -45,15 +45,9 @@ class GradientMemoryRule(SelectionRule):
             )
         check_one_of(("update", "gradient"), summary=self.summary)
         check_flags(normalize=self.normalize)
-        check_numbers(forgetting=self.forgetting)
-        if not 0 < self.forgetting <= 1:
-            raise ValueError(
-                f"forgetting is {self.forgetting}, but must be above 0 and at most 1, which "
-                "forgets nothing"
-            )
+        check_factor(forgetting=self.forgetting)
         check_one_of(("examples", "uniform"), weights=self.weights)
-        if self.num_candidates is not None:
-            check_whole(least=1, candidates=self.num_candidates)
+        check_whole(least=1, **given(candidates=self.num_candidates))
 
     @property
     def request(self) -> SummaryRequest:
@@ -166,7 +160,7 @@ class GradientMemory(RuleStrategy):
     normalize : bool (default: False)
         Give every client's sketch the length 1.
     forgetting : float (default: 1.0)
-        How much of R is kept from round to round (f), above 0 and at most 1.
+        How much of R is kept from round to round (f), above 0; 1 forgets nothing.
     weights : {"examples", "uniform"} (default: "examples")
         Weight clients by their number of examples (``num-examples``), as FedAvg does, or equally.
     candidates : int, optional (default: None)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check_numbers, check_share, check_text
+from ..checks import check_not_negative, check_seconds, check_share, check_text, given
 from ..reports import draw, reported, round_half_up, sizes
 from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 from ..rule_strategy import RuleStrategy
@@ -37,16 +37,9 @@ class OortRule(SelectionRule):
 
     def __post_init__(self) -> None:
         check_share(explored_share=self.explored_share, clip_quantile=self.clip_quantile)
-        check_text(loss_key=self.loss_key)
-        if self.duration_key is not None:
-            check_text(duration_key=self.duration_key)
-        check_numbers(penalty=self.penalty, pacer_step=self.pacer_step)
-        if not 0 <= self.penalty < math.inf:
-            raise ValueError(f"penalty is {self.penalty}, but must be finite and at least 0")
-        if not 0 < self.pacer_step < math.inf:
-            raise ValueError(
-                f"pacer_step is {self.pacer_step}, but must be a number of seconds above 0"
-            )
+        check_not_negative(penalty=self.penalty)
+        check_seconds(pacer_step=self.pacer_step)
+        check_text(loss_key=self.loss_key, **given(duration_key=self.duration_key))
 
     def initial_state(self) -> RuleState:
         """Nobody is known, and T is one step."""

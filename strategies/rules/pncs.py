@@ -1,6 +1,5 @@
 """PNCS: the clients whose gradients are least alike by power-norm cosine similarity."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -17,7 +16,7 @@ from pncs_flower.randomness import derive_seed
 from pncs_flower.similarity import layered_cosine
 from pncs_flower.sketches import parse_sketch
 
-from ..checks import check_flags, check_layers, check_numbers, check_one_of, check_whole
+from ..checks import check_flags, check_layers, check_not_negative, check_one_of, check_whole, given
 from ..replies.layers import check_averages
 from ..rule import Choice, Round, RuleState, SelectionRule, Summary, replaced
 from ..rule_strategy import RuleStrategy
@@ -57,15 +56,12 @@ class PNCSRule(SelectionRule):
                 "layer_weights are given and per_layer is True, but weights are for the average "
                 "over layers that per_layer does not take: leave one of them out"
             )
-        check_whole(num_selected=self.num_selected)
-        if self.num_candidates is not None:
-            check_whole(candidates=self.num_candidates)
-            if self.num_candidates < self.num_selected:
-                raise ValueError(
-                    f"candidates is {self.num_candidates}, but {self.num_selected} of them are "
-                    f"chosen in a round: use at least {self.num_selected}, or leave it out to ask "
-                    "all"
-                )
+        check_whole(num_selected=self.num_selected, **given(candidates=self.num_candidates))
+        if self.num_candidates is not None and self.num_candidates < self.num_selected:
+            raise ValueError(
+                f"candidates is {self.num_candidates}, but {self.num_selected} of them are chosen "
+                f"in a round: use at least {self.num_selected}, or leave it out to ask all"
+            )
 
     @property
     def request(self) -> SummaryRequest:
@@ -131,12 +127,9 @@ def _weights(given: object, layers: Sequence[str] | None) -> tuple[tuple[str, fl
     if not isinstance(given, Mapping | tuple):
         raise TypeError(f"layer_weights is {given!r}, but must give each layer's weight by name")
     weights = dict(given)
-    check_numbers(**{f"layer_weights[{layer!r}]": weight for layer, weight in weights.items()})
-    bad = [layer for layer, weight in weights.items() if not 0 <= weight < math.inf]
-    if bad or not any(weights.values()):
-        raise ValueError(
-            f"layer_weights is {weights}, but weights must be finite, at least 0, and not all 0"
-        )
+    check_not_negative(**{f"layer_weights[{layer!r}]": each for layer, each in weights.items()})
+    if not any(weights.values()):
+        raise ValueError(f"layer_weights is {weights}, but must not be all 0")
     if layers is None or set(layers) != set(weights):
         raise ValueError(
             f"layer_weights names the layers {', '.join(weights)}, but layers are "

@@ -22,7 +22,7 @@ from flwr.serverapp.strategy import (
 from pncs_flower.clients import summary_mod
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS, RoundRobin
-from pncs_flower.strategies.options import CheckedOptions
+from pncs_flower.strategies.options import SelectionOptions
 from pncs_flower.strategies.resume.settings import MAY_DIFFER
 
 
@@ -130,7 +130,7 @@ OPTIONS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    "name", [f.name for f in fields(CheckedOptions) if f.name not in MAY_DIFFER]
+    "name", [f.name for f in fields(SelectionOptions) if f.name not in MAY_DIFFER]
 )
 def test_other_option_is_refused_unless_it_may_differ(tmp_path, name):
     start(tmp_path)

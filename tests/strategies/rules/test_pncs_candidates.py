@@ -63,8 +63,8 @@ def test_weights_decide_the_choice() -> None:
     ("options", "message"),
     [
         ({"num_candidates": 1}, "candidates is 1, but 2 of them are chosen"),
-        ({"layer_weights": (("a", -1.0),), "layers": ("a",)}, "finite, at least 0, and not all 0"),
-        ({"layer_weights": (("a", 0.0),), "layers": ("a",)}, "not all 0"),
+        ({"layer_weights": (("a", -1.0),), "layers": ("a",)}, "finite and at least 0"),
+        ({"layer_weights": (("a", 0.0),), "layers": ("a",)}, "must not be all 0"),
         (
             {"layer_weights": (("a", 1.0),), "layers": ("b",)},
             "names the layers a, but layers are b",
