@@ -43,7 +43,6 @@ from pncs_flower.simulations.models import small
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.run.training import train
 from pncs_flower.simulations.task import empty_model, load_inputs
-from pncs_flower.sketch_base import VectorSketch
 from pncs_flower.sketches import Sketch
 from pncs_flower.strategies.replies.summaries import SummaryDecoder
 from pncs_flower.strategies.rules.pncs import PNCSRule
@@ -77,7 +76,7 @@ Found = dict[str, list[tuple[float, bool, float, float]]]
 
 
 @dataclass(frozen=True)
-class PartOfEach(VectorSketch):
+class PartOfEach(Sketch):
     """Coordinates in proportion to each layer, at least 100: ``part:8%@int8``, to compare with."""
 
     name: ClassVar[str] = "part"

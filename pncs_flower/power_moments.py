@@ -8,8 +8,8 @@ import numpy as np
 from pncs_flower.count_sketch import count_sketch
 from pncs_flower.forms import Form, score_products
 from pncs_flower.similarity import pairwise_cosine
-from pncs_flower.sketch_base import VectorSketch
-from pncs_flower.wire import Wire, pack, packed_bytes, unpack
+from pncs_flower.sketch_base import SizedSketch
+from pncs_flower.wire import pack, packed_bytes, unpack
 
 __all__ = ["PowerMoments"]
 
@@ -17,7 +17,7 @@ _BLOCK = 1 << 16  # coordinates at a time, so that what is made of them stays in
 
 
 @dataclass(frozen=True)
-class PowerMoments(VectorSketch):
+class PowerMoments(SizedSketch):
     """Phi u, Phi u^2 and Phi u^3 for one count sketch Phi, and |u|_4: for p = 4 and p = 2."""
 
     # With u and v divided by their norms, <Phi u^3, Phi v> and <Phi u^2, Phi v^2> are unbiased
@@ -27,12 +27,6 @@ class PowerMoments(VectorSketch):
 
     name: ClassVar[str] = "power-moments"
     is_linear: ClassVar[bool] = False
-    size: int
-    wire: Wire = "float32"
-
-    @property
-    def _limit(self) -> int:
-        return self.size
 
     def _count(self, num_values: int) -> int:
         return num_values  # of a layer that is sent as it is

@@ -1,6 +1,7 @@
-"""What every sketch offers, and what those share whose numbers are a short vector."""
+"""What every sketch offers and shares; unless it says otherwise, a short vector of like cos_p."""
 
-from typing import ClassVar, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -8,16 +9,42 @@ from pncs_flower.forms import Form
 from pncs_flower.similarity import pairwise_cosine
 from pncs_flower.wire import WIRES, Wire, pack, packed_bytes, unpack
 
-__all__ = ["Sketch", "VectorSketch"]
+__all__ = ["SizedSketch", "Sketch"]
 
 
-@runtime_checkable
-class Sketch(Protocol):
-    """What a sketch must offer. A layer smaller than its sketch is sent as it is."""
+class Sketch:
+    """A small summary of a layer; a layer smaller than its sketch is sent as it is.
+
+    Attributes
+    ----------
+    name : str
+        How the text begins that `parse_sketch` reads.
+    wire : {"float32", "float16", "int8"}
+        Number format on the wire.
+    is_linear : bool
+        Whether the sketch of a sum is the sum of the sketches, on the same coordinates.
+    same_in_every_round : bool
+        Whether sketches of different rounds may be compared and added up.
+
+    Raises
+    ------
+    ValueError
+        If there is no such number format, or the size is not one.
+    """
+
+    name: ClassVar[str]
+    wire: Wire
+    is_linear: ClassVar[bool] = True
+    same_in_every_round: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.wire not in WIRES:
+            raise ValueError(f"wire is {self.wire!r}, want one of {', '.join(WIRES)}")
 
     @property
     def spec(self) -> str:
         """The text that `parse_sketch` turns into this sketch."""
+        return self.name + self._size + ("" if self.wire == "float32" else f"@{self.wire}")
 
     def encode(self, values: np.ndarray, *, seed: int, round: int, layer: str) -> np.ndarray:
         """Return the sketch of a layer in wire form (client side).
@@ -26,12 +53,8 @@ class Sketch(Protocol):
         ----------
         values : np.ndarray
             Shape (d,), real: the layer's gradient or update.
-        seed : int
-            Seed of the run.
-        round : int
-            Round of the run.
-        layer : str
-            Name of the layer.
+        seed, round, layer : int, int, str
+            Seed and round of the run, and the name of the layer.
 
         Returns
         -------
@@ -43,6 +66,11 @@ class Sketch(Protocol):
         ValueError
             If ``values`` is not one-dimensional.
         """
+        if values.ndim != 1:
+            raise ValueError(f"values of shape {values.shape}, want one dimension: flatten them")
+        if self._count(values.size) < values.size:
+            values = self._draw(values, seed, round, layer)
+        return pack(values, self.wire)
 
     def decode(self, wire: np.ndarray, num_values: int) -> np.ndarray:
         """Check a sketch that came over the wire and return its numbers (server side).
@@ -64,81 +92,49 @@ class Sketch(Protocol):
         ValueError
             If dtype, shape or a value is not what `encode` makes of finite values.
         """
+        return unpack(wire, self._count(num_values), self.wire)
 
     def num_bytes(self, num_values: int) -> int:
         """Return the bytes on the wire for a layer of ``num_values`` values, without framing."""
-
-    @property
-    def is_linear(self) -> bool:
-        """Whether the sketch of a sum is the sum of the sketches, on the same coordinates."""
-
-    @property
-    def same_in_every_round(self) -> bool:
-        """Whether sketches of different rounds may be compared and added up."""
+        return packed_bytes(self._count(num_values), self.wire)
 
     def check_order(self, p: float) -> None:
         """Raise ValueError, with the remedy, if the sketch does not keep cos_p."""
 
     def pairwise_cosine(self, rows: np.ndarray, p: float = 4, form: Form = "squared") -> np.ndarray:
         """Return the similarities of decoded sketches: shape (K, r) to (K, K), float64."""
-
-
-class VectorSketch:
-    """All of a sketch but the drawing; unless it says otherwise, a short vector of like cos_p."""
-
-    name: ClassVar[str]
-    wire: Wire
-    is_linear: ClassVar[bool] = True
-    same_in_every_round: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self._limit is not None and (type(self._limit) is not int or self._limit < 1):
-            raise ValueError(f"size of the sketch is {self._limit!r}, want 1 or more numbers")
-        if self.wire not in WIRES:
-            raise ValueError(f"wire is {self.wire!r}, want one of {', '.join(WIRES)}")
-
-    @property
-    def spec(self) -> str:
-        """As `Sketch.spec`."""
-        return self.name + self._size + ("" if self.wire == "float32" else f"@{self.wire}")
-
-    def encode(self, values: np.ndarray, *, seed: int, round: int, layer: str) -> np.ndarray:
-        """As `Sketch.encode`."""
-        if values.ndim != 1:
-            raise ValueError(f"values of shape {values.shape}, want one dimension: flatten them")
-        if self._count(values.size) < values.size:
-            values = self._draw(values, seed, round, layer)
-        return pack(values, self.wire)
-
-    def decode(self, wire: np.ndarray, num_values: int) -> np.ndarray:
-        """As `Sketch.decode`."""
-        return unpack(wire, self._count(num_values), self.wire)
-
-    def num_bytes(self, num_values: int) -> int:
-        """As `Sketch.num_bytes`."""
-        return packed_bytes(self._count(num_values), self.wire)
-
-    def check_order(self, p: float) -> None:
-        """As `Sketch.check_order`; accepts every order unless the sketch says otherwise."""
-
-    def pairwise_cosine(self, rows: np.ndarray, p: float = 4, form: Form = "squared") -> np.ndarray:
-        """As `Sketch.pairwise_cosine`."""
         self.check_order(p)
         return np.asarray(pairwise_cosine(rows, p, form))
 
     @property
     def _size(self) -> str:
         """The size as it stands in the text."""
-        return "" if self._limit is None else f":{self._limit}"
-
-    @property
-    def _limit(self) -> int | None:
-        """How many numbers at most; None for as many as the layer has."""
-        return None
+        return ""
 
     def _count(self, num_values: int) -> int:
-        return num_values if self._limit is None else min(self._limit, num_values)
+        """Return how many numbers stand for a layer's values."""
+        return num_values
 
     def _draw(self, values: np.ndarray, seed: int, round: int, layer: str) -> np.ndarray:
-        """Return `_limit` numbers for a layer that has more."""
+        """Return `_count` numbers for a layer that has more."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class SizedSketch(Sketch):
+    """A sketch of ``size`` numbers of any layer that has more."""
+
+    size: int
+    wire: Wire = "float32"
+
+    def __post_init__(self) -> None:
+        if type(self.size) is not int or self.size < 1:
+            raise ValueError(f"size of the sketch is {self.size!r}, want 1 or more numbers")
+        super().__post_init__()
+
+    @property
+    def _size(self) -> str:
+        return f":{self.size}"
+
+    def _count(self, num_values: int) -> int:
+        return min(self.size, num_values)

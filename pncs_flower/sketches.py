@@ -9,7 +9,7 @@ import numpy as np
 from pncs_flower.count_sketch import count_sketch
 from pncs_flower.power_moments import PowerMoments
 from pncs_flower.randomness import raw_words
-from pncs_flower.sketch_base import Sketch, VectorSketch
+from pncs_flower.sketch_base import SizedSketch, Sketch
 from pncs_flower.wire import WIRES, Wire, pack, packed_bytes
 
 __all__ = [
@@ -27,43 +27,23 @@ _LEAST_SHARE = 100
 
 
 @dataclass(frozen=True)
-class Layers(VectorSketch):
-    """The layer's values as they are: the paper's own setting.
-
-    Parameters
-    ----------
-    wire : {"float32", "float16", "int8"} (default: "float32")
-        Number format on the wire.
-    """
+class Layers(Sketch):
+    """The layer's values as they are: the paper's own setting."""
 
     name: ClassVar[str] = "layers"
     wire: Wire = "float32"
 
 
 @dataclass(frozen=True)
-class Coordinates(VectorSketch):
-    """Some coordinates of the layer, the same for every client, drawn anew in each round.
+class Coordinates(SizedSketch):
+    """Some coordinates of the layer, the same for every client, drawn anew in each round."""
 
-    A sum over the drawn coordinates times d / r is an unbiased estimate of the sum over all, so
-    cos_p of the sketches estimates cos_p of the layers for every p. Values are sent unscaled: the
-    ``"printed"`` form, which depends on the scale, comes out larger by (d / r)^(1/p).
-
-    Parameters
-    ----------
-    size : int
-        Number of coordinates (r).
-    wire : {"float32", "float16", "int8"} (default: "float32")
-        Number format on the wire.
-    """
+    # A sum over the drawn coordinates times d / r is an unbiased estimate of the sum over all, so
+    # cos_p is estimated for every p. Values are sent unscaled: the "printed" form, which depends
+    # on the scale, comes out larger by (d / r)^(1/p).
 
     name: ClassVar[str] = "coordinates"
     same_in_every_round: ClassVar[bool] = False
-    size: int
-    wire: Wire = "float32"
-
-    @property
-    def _limit(self) -> int:
-        return self.size
 
     def _draw(self, values: np.ndarray, seed: int, round: int, layer: str) -> np.ndarray:
         places = _draw_indices(values.size, self.size, seed, "coordinates", round, layer)
@@ -71,22 +51,12 @@ class Coordinates(VectorSketch):
 
 
 @dataclass(frozen=True)
-class CoordinateShare(VectorSketch):
-    """As `Coordinates`, of as many as take a part of an update's bytes, whatever the model.
+class CoordinateShare(Sketch):
+    """As `Coordinates`, of as many as take 1 to 100 percent of an update's bytes."""
 
-    Every layer gets the same number of coordinates, since each counts the same in the similarity
-    and the error depends on how many are drawn, not on the part; of layers that have fewer, all are
-    sent, and what they leave goes to the others. A layer sketched by itself is taken for a model of
-    that layer, in float32; `of_model` gives the sketch that is asked for of a model.
-
-    Parameters
-    ----------
-    percent : int
-        The part, from 1 to 100 percent of the bytes of an update; but at least 100 coordinates of a
-        layer, since a few say little.
-    wire : {"float32", "float16", "int8"} (default: "float32")
-        Number format on the wire.
-    """
+    # Every layer gets the same number of coordinates, since each counts the same in the similarity
+    # and the error depends on how many are drawn, not on the part; of layers that have fewer, all
+    # are sent, and what they leave goes to the others.
 
     name: ClassVar[str] = "coordinates"
     same_in_every_round: ClassVar[bool] = False
@@ -98,20 +68,8 @@ class CoordinateShare(VectorSketch):
         if type(self.percent) is not int or not 1 <= self.percent <= 100:
             raise ValueError(f"size of the sketch is {self.percent}%, want 1% to 100%")
 
-    def of_model(
-        self, sizes: Collection[int], update_bytes: int, framing: int = 0
-    ) -> "Coordinates":
-        """Return the largest sketch that takes no more than its part of an update.
-
-        Parameters
-        ----------
-        sizes : collection of int
-            Number of values of each layer that is compared.
-        update_bytes : int
-            Bytes of an update of the model.
-        framing : int (default: 0)
-            Bytes that a summary takes beside its numbers.
-        """
+    def of_model(self, sizes: Collection[int], update_bytes: int, framing: int = 0) -> Coordinates:
+        """Return the largest sketch within the part of an update, for layers of these sizes."""
         room = update_bytes * self.percent // 100 - framing
 
         def fits(count: int) -> bool:
@@ -123,41 +81,26 @@ class CoordinateShare(VectorSketch):
             least, most = (middle, most) if fits(middle) else (least, middle - 1)
         return Coordinates(least, self.wire)
 
+    def _of_layer(self, num_values: int) -> Coordinates:
+        """Take a layer sketched by itself for a model of that layer, in float32."""
+        return self.of_model([num_values], 4 * num_values)
+
     @property
     def _size(self) -> str:
         return f":{self.percent}%"
 
     def _count(self, num_values: int) -> int:
-        return min(self.of_model([num_values], 4 * num_values).size, num_values)
+        return self._of_layer(num_values)._count(num_values)
 
     def _draw(self, values: np.ndarray, seed: int, round: int, layer: str) -> np.ndarray:
-        count = self._count(values.size)
-        places = _draw_indices(values.size, count, seed, "coordinates", round, layer)
-        return np.asarray(values[places])
+        return self._of_layer(values.size)._draw(values, seed, round, layer)
 
 
 @dataclass(frozen=True)
-class Count(VectorSketch):
-    """A count sketch: linear, keeps inner products and the L2 norm in expectation.
-
-    The hash is the same in every round, so that sketches of different rounds and clients add up.
-    `pncs_flower.count_sketch` says how it is made, and how far off an inner product may be.
-
-    Parameters
-    ----------
-    size : int
-        Number of buckets (r).
-    wire : {"float32", "float16", "int8"} (default: "float32")
-        Number format on the wire.
-    """
+class Count(SizedSketch):
+    """A count sketch: linear, keeps inner products and the L2 norm in expectation."""
 
     name: ClassVar[str] = "count"
-    size: int
-    wire: Wire = "float32"
-
-    @property
-    def _limit(self) -> int:
-        return self.size
 
     def check_order(self, p: float) -> None:
         """Raise ValueError unless p is 2."""
@@ -172,14 +115,8 @@ class Count(VectorSketch):
 
 
 @dataclass(frozen=True)
-class Norm(VectorSketch):
-    """The layer's L2 norm alone: one number, for rules that rank clients by gradient norm.
-
-    Parameters
-    ----------
-    wire : {"float32", "float16", "int8"} (default: "float32")
-        Number format on the wire.
-    """
+class Norm(Sketch):
+    """The layer's L2 norm alone: one number, for rules that rank clients by gradient norm."""
 
     name: ClassVar[str] = "norm"
     is_linear: ClassVar[bool] = False
@@ -246,18 +183,14 @@ def parse_sketch(spec: str | Sketch) -> Sketch:
     body, at, wire_name = spec.partition("@")
     name, _, size = body.partition(":")
     wire = next((known for known in WIRES if known == (wire_name if at else "float32")), None)
+    number = size.removesuffix("%")
     if wire is not None and body in _PLAIN:
         return _PLAIN[body](wire)
-    if wire is not None and name in _SIZED and size.isascii() and size.isdigit():
-        return _SIZED[name](int(size), wire)
-    percent = size.removesuffix("%")
-    if (
-        wire is not None
-        and name == CoordinateShare.name
-        and percent.isascii()
-        and percent.isdigit()
-    ):
-        return CoordinateShare(int(percent), wire)
+    if wire is not None and number.isascii() and number.isdigit():
+        if size == number and name in _SIZED:
+            return _SIZED[name](int(number), wire)
+        if size != number and name == CoordinateShare.name:
+            return CoordinateShare(int(number), wire)
     raise ValueError(
         f"unknown sketch {spec!r}: there are {_KNOWN}, each perhaps with "
         f"{' or '.join(f'@{known}' for known in WIRES)} after it"
@@ -265,12 +198,9 @@ def parse_sketch(spec: str | Sketch) -> Sketch:
 
 
 def _draw_indices(total: int, count: int, *names: int | str) -> np.ndarray:
-    """Return ``count`` of ``total`` indices without replacement, sorted.
-
-    The distinct among the first draws of a uniform stream are a uniform subset; where most are
-    wanted, those that are not wanted are drawn instead. Words are taken in proportion to the draw,
-    whatever the total.
-    """
+    """Return ``count`` of ``total`` indices without replacement, sorted."""
+    # The distinct among the first draws of a uniform stream are a uniform subset; where most are
+    # wanted, the others are drawn instead. The words taken are in proportion to the draw.
     if 2 * count > total:
         kept = np.ones(total, dtype=bool)
         kept[_draw_indices(total, total - count, *names)] = False

@@ -38,12 +38,11 @@ def brute_force(similarity: np.ndarray, size: int) -> tuple[tuple[int, ...], flo
     return next((s, v) for s, v in zip(subsets, values, strict=True) if v <= best + 1e-9)
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["reals", "ties"])
-@pytest.mark.parametrize("seed", range(100))
-def test_equal_to_brute_force(seed: int, whole: bool) -> None:
-    num_clients = 1 + seed % 9
-    similarity = symmetric(num_clients, seed, whole)
-    size = 1 + seed // 9 % num_clients
+@settings(deadline=None, max_examples=200)
+@given(st.integers(1, 9), st.integers(0, 10**6), st.booleans(), st.data())
+def test_equal_to_brute_force(k: int, seed: int, ties: bool, data: st.DataObject) -> None:
+    similarity = symmetric(k, seed, whole=ties)
+    size = data.draw(st.integers(1, k))
     subset = least_aligned_subset(similarity, size)
     indices, mean = brute_force(similarity, size)
     assert subset.indices == indices
@@ -176,22 +175,24 @@ def distance(
     return float(((mean - target) ** 2).sum() ** 0.5)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("seed", range(30))
-def test_nearest_mean_is_equal_to_brute_force(seed: int, weighted: bool) -> None:
+@settings(deadline=None, max_examples=180)
+@given(st.integers(1, 8), st.integers(0, 10**6), st.booleans(), st.booleans(), st.data())
+def test_nearest_mean_is_equal_to_brute_force(
+    k: int, seed: int, weighted: bool, centred: bool, data: st.DataObject
+) -> None:
     random = np.random.default_rng(seed)
-    num_vectors = 1 + seed % 8
-    vectors = random.standard_normal((num_vectors, 4))
-    target = vectors.mean(axis=0) if seed % 2 else random.standard_normal(4)
-    weights = random.uniform(0.2, 3, num_vectors) if weighted else None
-    size = 1 + seed // 8 % num_vectors
+    vectors = random.standard_normal((k, 4))
+    target = vectors.mean(axis=0) if centred else random.standard_normal(4)
+    weights = random.uniform(0.2, 3, k) if weighted else None
+    size = data.draw(st.integers(1, k))
     best = min(
-        distance(vectors, target, subset, weights)
-        for subset in combinations(range(num_vectors), size)
+        distance(vectors, target, chosen, weights) for chosen in combinations(range(k), size)
     )
     found = nearest_mean_subset(vectors, target, size, weights)
     assert found.distance == pytest.approx(best, abs=1e-9)
-    assert found.distance == pytest.approx(distance(vectors, target, found.indices, weights))
+    assert found.distance == pytest.approx(
+        distance(vectors, target, found.indices, weights), abs=1e-9
+    )
     assert found.optimal
 
 
