@@ -1,6 +1,7 @@
 """The pictures of a report on a sweep."""
 
 from collections.abc import Mapping, Sequence
+from itertools import permutations
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,8 +25,9 @@ __all__ = [
     "draw_choices",
     "draw_curves",
     "draw_similarities",
+    "draw_states",
     "new_figure",
-    "run_with_similarities",
+    "plain_axes",
     "save",
 ]
 
@@ -51,13 +53,33 @@ def save(figure: Figure, path: Path) -> Path:
     return path
 
 
-def draw_curves(results: SweepResults, over: Literal["rounds", "bytes"], path: Path) -> Path:
-    """Draw accuracy over rounds, or over the bytes that clients sent: a plot for each panel.
+def plain_axes(axes: Axes, grid: Literal["both", "y"] = "both") -> None:
+    """Show a light grid, and no frame above and on the right."""
+    axes.grid(axis=grid, color="#dddddd", linewidth=0.7)
+    axes.spines[["top", "right"]].set_visible(False)
 
-    Lines are means over seeds, bands their 95% intervals.
-    """
+
+def draw_states(
+    axes: Axes, states: Sequence[Sequence[int]], colours: Sequence[str], first: int, last: int
+) -> None:
+    """Draw the state of each client, a row, in rounds from the first to the last, its columns."""
+    axes.imshow(
+        states,
+        cmap=ListedColormap(colours),
+        vmin=-0.5,
+        vmax=len(colours) - 0.5,
+        aspect="auto",
+        interpolation="nearest",
+        extent=(first - 0.5, last + 0.5, len(states) - 0.5, -0.5),
+    )
+    axes.spines[:].set_visible(False)
+
+
+def draw_curves(results: SweepResults, over: Literal["rounds", "bytes"], path: Path) -> Path:
+    """Draw accuracy over rounds, or over the bytes that clients sent: a plot for each panel."""
     figure, plots = _plots(len(results.panels), 3, (4.2, 3.3), 0.9, sharey=True)
-    lines = _lines(results)
+    others = [line for line in results.lines if line != results.reference]
+    lines = [results.reference, *others]
     drawn: dict[str, Line2D] = {}
     for axes, (panel, by_line) in zip(plots, results.panels.items(), strict=True):
         for line, runs in by_line.items():
@@ -65,8 +87,7 @@ def draw_curves(results: SweepResults, over: Literal["rounds", "bytes"], path: P
             drawn[line] = _draw_line(axes, runs, over, lines.index(line), ceiling)
         axes.set_title(_plain(results.label(panel)), fontsize=10)
         axes.set_xlabel("round" if over == "rounds" else "MB sent by clients (log scale)")
-        axes.grid(color="#dddddd", linewidth=0.7)
-        axes.spines[["top", "right"]].set_visible(False)
+        plain_axes(axes)
         if over == "rounds":
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         else:
@@ -75,10 +96,10 @@ def draw_curves(results: SweepResults, over: Literal["rounds", "bytes"], path: P
             axes.xaxis.set_major_formatter("{x:g}")
             axes.xaxis.set_minor_formatter(NullFormatter())
     plots[0].set_ylabel("test accuracy")
-    shown = [line for line in lines if line in drawn]  # the reference may have no result
+    shown = {_plain(line): drawn[line] for line in lines if line in drawn}  # one may have no result
     figure.legend(
-        [drawn[line] for line in shown],
-        [_plain(line) for line in shown],
+        list(shown.values()),
+        list(shown),
         loc="outside lower center",
         ncols=4,
         frameon=False,
@@ -100,36 +121,27 @@ def draw_choices(results: SweepResults, path: Path) -> Path | None:
     figure, plots = _plots(len(runs), 4, (3.1, 2.6))
     for axes, (line, run) in zip(plots, runs.items(), strict=True):
         clients = sorted({c for row in run.rounds for c in row["clients"]}, key=client_order)
-        chosen = [[client in row["chosen"] for row in run.rounds] for client in clients]
-        axes.imshow(
-            chosen,
-            cmap=ListedColormap(("#f2f2f2", _COLOURS[0])),
-            vmin=0,
-            vmax=1,
-            aspect="auto",
-            interpolation="nearest",
-            extent=(0.5, len(run.rounds) + 0.5, len(clients) - 0.5, -0.5),
-        )
+        chosen = [[int(client in row["chosen"]) for row in run.rounds] for client in clients]
+        draw_states(axes, chosen, ("#f2f2f2", _COLOURS[0]), 1, len(run.rounds))
         seed = run.cell["seed"]
         shown = line if seed == first else f"{line}, seed {seed}"
         axes.set_title(_plain(shown), fontsize=10)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.spines[:].set_visible(False)
     figure.supxlabel("round", fontsize=10)
     figure.supylabel("client", fontsize=10)
     return save(figure, path)
 
 
-def run_with_similarities(results: SweepResults) -> Run | None:
-    """Return the first run of the reference, or else of any line, that kept its similarities."""
-    runs = results.runs
-    ordered = sorted(runs, key=lambda run: run.cell["line"] != results.reference)
-    return next((run for run in ordered if "similarity" in run.rounds[0]), None)
+def draw_similarities(results: SweepResults, path: Path) -> tuple[Path, Run] | None:
+    """Draw how alike the gradients were in some rounds of a run, and which clients were chosen.
 
-
-def draw_similarities(run: Run, path: Path) -> Path:
-    """Draw how alike the clients' gradients were in some rounds, and which were chosen."""
+    The first run of the reference, or else of any line, that kept its similarities; None if none.
+    """
+    runs = sorted(results.runs, key=lambda run: run.cell["line"] != results.reference)
+    run = next((run for run in runs if "similarity" in run.rounds[0]), None)
+    if run is None:
+        return None
     clients = sorted({c for row in run.rounds for c in row["clients"]}, key=client_order)
     kept = [row for row in run.rounds if "similarity" in row]
     places = np.linspace(0, len(kept) - 1, min(_HEAT_MAPS, len(kept))).round().astype(int)
@@ -143,8 +155,7 @@ def draw_similarities(run: Run, path: Path) -> Path:
         np.fill_diagonal(matrix, np.nan)
         image = axes.imshow(matrix, cmap="RdBu_r", vmin=-bound, vmax=bound)
         chosen = [clients.index(client) for client in row["chosen"]]
-        pairs = [(i, j) for i in chosen for j in chosen if i != j]
-        for i, j in pairs:
+        for i, j in permutations(chosen, 2):
             axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, linewidth=1.6))
         axes.set_title(f"round {row['round']}", fontsize=10)
         axes.set_facecolor("#bbbbbb")  # darker than the colour of no similarity
@@ -153,7 +164,7 @@ def draw_similarities(run: Run, path: Path) -> Path:
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
     figure.colorbar(image, ax=list(figure.axes), label="similarity", shrink=0.8)
-    return save(figure, path)
+    return save(figure, path), run
 
 
 def _plots(
@@ -177,10 +188,6 @@ def _matrix(row: Mapping[str, Any], clients: Sequence[str]) -> NDArray[np.float6
     return matrix
 
 
-def _lines(results: SweepResults) -> list[str]:
-    return [results.reference, *(line for line in results.lines if line != results.reference)]
-
-
 def _plain(text: str) -> str:
     """Keep matplotlib from reading a name as a formula."""
     return text.replace("$", r"\$")
@@ -194,13 +201,9 @@ def _draw_line(axes: Axes, runs: Sequence[Run], over: str, index: int, ceiling: 
         x = np.mean([run.bytes_up for run in runs], axis=0) / _MEGABYTE
     # Where the colours begin again the dashes are others; the ceiling is black.
     colour = "#000000" if ceiling else _COLOURS[index % len(_COLOURS)]
-    (drawn,) = axes.plot(
-        x,
-        mean,
-        color=colour,
-        linestyle=_DASHES[(index + index // len(_COLOURS)) % len(_DASHES)],
-        linewidth=2.4 if index == 0 else 1.4,
-    )
+    dashes = _DASHES[(index + index // len(_COLOURS)) % len(_DASHES)]
+    width = 2.4 if index == 0 else 1.4
+    (drawn,) = axes.plot(x, mean, color=colour, linestyle=dashes, linewidth=width)
     if np.isfinite(half).all():
         low, high = np.clip((mean - half, mean + half), 0, 1)
         axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from rich.table import Table
@@ -16,7 +15,7 @@ from ..run.early_stopping import stopped_after
 from ..run.folder import read_rounds, read_summary
 from ..run.settings import SETTINGS
 from ..toml_file import read_toml
-from .figures import new_figure, save
+from .figures import draw_states, new_figure, plain_axes, save
 
 __all__ = ["draw_rounds", "final_table", "round_line"]
 
@@ -116,22 +115,13 @@ def _draw_accuracy(axes: Axes, rows: Sequence[Mapping[str, Any]], initial: float
     )
     axes.set_ylabel("test accuracy")
     axes.set_ylim(0, 1)
-    axes.grid(axis="y", color="#dddddd", linewidth=0.7)
-    axes.spines[["top", "right"]].set_visible(False)
+    plain_axes(axes, "y")
 
 
 def _draw_clients(axes: Axes, rows: Sequence[Mapping[str, Any]], clients: Sequence[str]) -> None:
     states = [[_state(client, row) for row in rows] for client in clients]
     first, last = rows[0]["round"], rows[-1]["round"]
-    axes.imshow(
-        states,
-        cmap=ListedColormap(_COLOURS),
-        vmin=-0.5,
-        vmax=len(_STATES) - 0.5,
-        aspect="auto",
-        interpolation="nearest",
-        extent=(first - 0.5, last + 0.5, len(clients) - 0.5, -0.5),
-    )
+    draw_states(axes, states, _COLOURS, first, last)
     if len(rows) <= 2 * _MAX_LABELS and len(clients) <= _MAX_LABELS:
         for row in rows[1:]:
             axes.axvline(row["round"] - 0.5, color="white", linewidth=1)
@@ -144,7 +134,6 @@ def _draw_clients(axes: Axes, rows: Sequence[Mapping[str, Any]], clients: Sequen
     axes.set_xlim(-0.5, last + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
 
 
 def _legend(rows: Sequence[Mapping[str, Any]]) -> list[Patch]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..study.study import ALL, RANDOM, Row, Study
 from ..task import load_inputs
-from .figures import new_figure, save
+from .figures import new_figure, plain_axes, save
 from .page import Section, block, picture, write_csv, write_page
 
 __all__ = ["judge_rows", "write_table1"]
@@ -18,23 +18,21 @@ _TITLE = "Table 1: which feature tells a good pair (arXiv:2506.15923, section V-
 def judge_rows(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
     """Hold what the paper says against the rows: verdict, claim and numbers."""
     by_name = {row.name: row for row in rows}
-    singles = [row for row in rows if row.name not in (ALL, RANDOM)]
-    best = min(singles, key=lambda row: float(row.losses.mean()))
-    own, random = by_name["cos 4"], by_name[RANDOM]
     mean = {row.name: float(row.losses.mean()) for row in rows}
     spread = {row.name: float(row.losses.std()) for row in rows}
+    best = min((name for name in mean if name not in (ALL, RANDOM)), key=mean.__getitem__)
     claims = [
         (
-            best.name == "cos 4",
+            best == "cos 4",
             "cos_4 is the best single feature",
-            f"mean relative loss of cos 4 {mean['cos 4']:.3f}, of {best.name} "
-            f"{mean[best.name]:.3f}, of a random pair {mean[RANDOM]:.3f}",
+            f"mean relative loss of cos 4 {mean['cos 4']:.3f}, of {best} "
+            f"{mean[best]:.3f}, of a random pair {mean[RANDOM]:.3f}",
         ),
         (
-            own.weight < 0 and mean["cos 4"] < mean[RANDOM],
+            by_name["cos 4"].weight < 0 and mean["cos 4"] < mean[RANDOM],
             "The pair with the most negative cos_4 is better than a random one",
-            f"weight of cos 4 {own.weight:+.3f}; relative loss {mean['cos 4']:.3f} against "
-            f"{float(random.losses.mean()):.3f}",
+            f"weight of cos 4 {by_name['cos 4'].weight:+.3f}; relative loss {mean['cos 4']:.3f} "
+            f"against {mean[RANDOM]:.3f}",
         ),
         (
             mean["cos 1"] < mean["cos 4"] and spread["cos 1"] > spread["cos 4"],
@@ -48,7 +46,12 @@ def judge_rows(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
 
 def write_table1(folder: Path, study: Study, rows: Sequence[Row]) -> Path:
     """Write ``report.html`` and ``table1.csv``, and return the page."""
-    _write_csv(folder / "table1.csv", study, rows)
+    values = (
+        [row.name, study.shards[i], seed, t + 1, float(value)]
+        for row in rows
+        for (i, seed, t), value in np.ndenumerate(row.losses)
+    )
+    write_csv(folder / "table1.csv", "feature,shards,seed,iteration,relative loss", values)
     _draw(folder / "iterations.png", rows)
     inputs = load_inputs(next(iter(study.configs().values())))
     verdicts = [
@@ -88,25 +91,14 @@ def write_table1(folder: Path, study: Study, rows: Sequence[Row]) -> Path:
         "Weight alone: above 0, larger values tell better pairs."
     )
     settings = [[key, str(value)] for key, value in study.settings.items()]
+    others = "Other settings are the app's defaults."
+    drawn = picture(folder / "iterations.png", "Relative loss over iterations, by feature")
     sections = [
         Section("", [block("text", about), *(block("warning", note) for note in inputs.notes)]),
         Section("What the paper says", [block("points", verdicts)]),
         Section("Features", [block("table", headings, body, caption)]),
-        Section(
-            "Over iterations",
-            [picture(folder / "iterations.png", "Relative loss over iterations, by feature")],
-        ),
-        Section(
-            "Settings",
-            [
-                block(
-                    "table",
-                    ["setting", "value"],
-                    settings,
-                    "Other settings are the app's defaults.",
-                ),
-            ],
-        ),
+        Section("Over iterations", [drawn]),
+        Section("Settings", [block("table", ["setting", "value"], settings, others)]),
     ]
     return write_page(folder / "report.html", _TITLE, sections)
 
@@ -114,16 +106,6 @@ def write_table1(folder: Path, study: Study, rows: Sequence[Row]) -> Path:
 def _shown(rounds: int) -> list[int]:
     """Return some iterations, from 0: the first, the last and two between."""
     return sorted({round(each) for each in np.linspace(0, rounds - 1, 4)})
-
-
-def _write_csv(path: Path, study: Study, rows: Sequence[Row]) -> None:
-    head = ["feature", "shards", "seed", "iteration", "relative loss"]
-    body = (
-        [row.name, study.shards[i], seed, t + 1, float(value)]
-        for row in rows
-        for (i, seed, t), value in np.ndenumerate(row.losses)
-    )
-    write_csv(path, [head, *body])
 
 
 def _draw(path: Path, rows: Sequence[Row]) -> None:
@@ -146,7 +128,6 @@ def _draw(path: Path, rows: Sequence[Row]) -> None:
     axes.plot([], [], color="#bbbbbb", linewidth=0.8, label="other features")
     axes.set_xlabel("iteration")
     axes.set_ylabel("relative loss")
-    axes.grid(color="#dddddd", linewidth=0.7)
-    axes.spines[["top", "right"]].set_visible(False)
+    plain_axes(axes)
     figure.legend(loc="outside right center", frameon=False, fontsize=9)
     save(figure, path)

@@ -5,13 +5,12 @@ What is to be shown besides is one more function, and its line in ``_SECTIONS``.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import SupportsFloat
 
 import numpy as np
 
 from ..sweep.results import SweepResults, judge
-from ..sweep.statistics import LAST, compare, mean_interval, percent, rounds_to_reach
-from .figures import draw_choices, draw_curves, draw_similarities, run_with_similarities
+from ..sweep.statistics import LAST, mean_interval, percent, rounds_to_reach
+from .figures import draw_choices, draw_curves, draw_similarities
 from .page import Section, block, picture, write_csv, write_page
 
 __all__ = ["REPORT", "write_report"]
@@ -46,19 +45,11 @@ def _about(results: SweepResults, folder: Path) -> Section:
             "some runs were made with other releases than others (see the settings), which may "
             "have other results: delete the older files in cells and run again, to compare"
         )
-    lost = block(
-        "details",
-        f"Runs without a result: {len(results.missing)}",
-        [(name, ()) for name in results.missing],
-    )
-    return Section(
-        "",
-        [
-            block("text", text),
-            *(block("warning", note) for note in warnings),
-            *([lost] if results.missing else []),
-        ],
-    )
+    blocks = [block("text", text), *(block("warning", note) for note in warnings)]
+    if results.missing:
+        summary = f"Runs without a result: {len(results.missing)}"
+        blocks.append(block("details", summary, [(name, ()) for name in results.missing]))
+    return Section("", blocks)
 
 
 def _claims(results: SweepResults, folder: Path) -> Section | None:
@@ -74,13 +65,9 @@ def _claims(results: SweepResults, folder: Path) -> Section | None:
 
 def _over_rounds(results: SweepResults, folder: Path) -> Section:
     path = draw_curves(results, "rounds", folder / "rounds.png")
-    return Section(
-        "Accuracy over rounds",
-        [
-            picture(path, "Test accuracy over rounds, by rule"),
-            block("text", "Lines are means over seeds, bands 95% intervals (Student's t)."),
-        ],
-    )
+    text = "Lines are means over seeds, bands 95% intervals (Student's t)."
+    shown = picture(path, "Test accuracy over rounds, by rule")
+    return Section("Accuracy over rounds", [shown, block("text", text)])
 
 
 def _over_bytes(results: SweepResults, folder: Path) -> Section:
@@ -99,65 +86,69 @@ def _over_bytes(results: SweepResults, folder: Path) -> Section:
         "chosen."
     )
     headings = ["rule", "before the choice", "updates", "sent by clients", "sent to clients"]
-    return Section(
-        "Accuracy over bytes",
-        [
-            picture(path, "Test accuracy over bytes sent, by rule"),
-            block(
-                "text",
-                "Bytes are those of record contents that all clients send, pre-rounds included.",
-            ),
-            block("table", headings, rows, caption),
-        ],
-    )
+    text = "Bytes are those of record contents that all clients send, pre-rounds included."
+    blocks = [
+        picture(path, "Test accuracy over bytes sent, by rule"),
+        block("text", text),
+        block("table", headings, rows, caption),
+    ]
+    return Section("Accuracy over bytes", blocks)
 
 
 def _converged(results: SweepResults, folder: Path) -> Section:
-    shown: dict[str, list[str]] = {line: [line] for line in results.lines}
-    for by_line in results.panels.values():
-        means = {
-            line: mean_interval(np.array([run.converged for run in runs]))
-            for line, runs in by_line.items()
-        }
-        best = _best({line: float(mean) for line, (mean, _) in means.items()}, results)
-        for line, cells in shown.items():
-            cells.append(_bold(_plus_minus(*means[line]), line == best) if line in means else "-")
+    plots: dict[str, dict[str, tuple[float, str]]] = {}
+    for panel, by_line in results.panels.items():
+        column = plots.setdefault(results.label(panel) or "accuracy", {})
+        for line, runs in by_line.items():
+            mean, half = map(float, mean_interval(np.array([run.converged for run in runs])))
+            interval = f" ± {half:.3f}" if np.isfinite(half) else ""
+            column[line] = mean, f"{mean:.3f}{interval}"
     caption = (
         f"Mean over the last {LAST} rounds and over seeds, ± half of the 95% interval; the best in "
         "bold"
     )
     if results.ceilings:
         caption += f" ({', '.join(sorted(results.ceilings))} is the ceiling and does not compete)"
-    headings = ["rule", *(results.label(panel) or "accuracy" for panel in results.panels)]
-    table = block("table", headings, list(shown.values()), f"{caption}.")
-    return Section("Converged accuracy", [table, _at_rounds(results)])
-
-
-def _at_rounds(results: SweepResults) -> str:
     most = min(len(run.rounds) for run in results.runs)
-    wanted = [number for number in results.about.report.rounds if number <= most]
     # A mean over other plots than those of the others would not compare with theirs.
+    everywhere = [line for line in results.lines if all(line in p for p in results.panels.values())]
     means = {
         line: np.mean(
             [
-                np.mean([run.accuracy[:most] for run in by_line[line]], axis=0)
-                for by_line in results.panels.values()
+                np.mean([r.accuracy[:most] for r in p[line]], axis=0)
+                for p in results.panels.values()
             ],
             axis=0,
         )
-        for line in results.lines
-        if all(line in by_line for by_line in results.panels.values())
+        for line in everywhere
     }
-    shown: dict[str, list[str]] = {line: [line] for line in results.lines if wanted}
-    for n in wanted:
-        best = _best({line: float(mean[n - 1]) for line, mean in means.items()}, results)
-        for line, cells in shown.items():
-            cells.append(_bold(f"{means[line][n - 1]:.3f}", line == best) if line in means else "-")
-    caption = (
+    rounds = {
+        f"round {n}": {line: (mean[n - 1], f"{mean[n - 1]:.3f}") for line, mean in means.items()}
+        for n in results.about.report.rounds
+        if n <= most
+    }
+    text = (
         "Accuracy after some rounds, averaged over seeds and over all plots above; no number for a "
         "rule that has no result in one of them."
     )
-    return block("table", ["rule", *(f"round {n}" for n in wanted)], list(shown.values()), caption)
+    tables = [_best_in_bold(results, plots, f"{caption}.")]
+    if rounds:
+        tables.append(_best_in_bold(results, rounds, text))
+    return Section("Converged accuracy", tables)
+
+
+def _best_in_bold(
+    results: SweepResults, columns: Mapping[str, Mapping[str, tuple[float, str]]], caption: str
+) -> str:
+    """Return a table of what columns show of lines, the largest value in bold; "-" for none."""
+    rows = {line: [line] for line in results.lines}
+    for column in columns.values():
+        competing = [line for line in column if line not in results.ceilings]
+        best = max(competing, key=lambda line: column[line][0], default=None)
+        for line, cells in rows.items():
+            _, text = column.get(line, (0, "-"))
+            cells.append(_bold(text, line == best))
+    return block("table", ["rule", *columns], list(rows.values()), caption)
 
 
 def _targets(results: SweepResults, folder: Path) -> Section | None:
@@ -190,8 +181,7 @@ def _tests(results: SweepResults, folder: Path) -> Section | None:
             _bold(f"{test.p_holm:.3f}", test.p_holm < 0.05),
             f"{test.least_p:.3f}",
         ]
-        for panel, by_line in results.panels.items()
-        for test in compare(by_line, results.reference)
+        for panel, test in results.comparisons
     ]
     caption = (
         f"Converged accuracy of {results.reference} minus that of the other rule, paired by seed; "
@@ -200,16 +190,12 @@ def _tests(results: SweepResults, folder: Path) -> Section | None:
         "there can be."
     )
     headings = ["against", "difference", "seeds", "p", "p (Holm)", "least p"]
-    where = [results.label(panel) or "this sweep" for panel in results.without_reference]
-    without = block(
-        "warning",
-        f"No test in {'; '.join(where)}: {results.reference}, the reference, has no result there.",
-    )
-    if not rows and not where:
-        return None
-    return Section(
-        "Paired tests", [block("table", headings, rows, caption), *([without] if where else [])]
-    )
+    blocks = [block("table", headings, rows, caption)] if rows else []
+    where = "; ".join(results.label(panel) or "this sweep" for panel in results.without_reference)
+    if where:
+        text = f"No test in {where}: {results.reference}, the reference, has no result there."
+        blocks.append(block("warning", text))
+    return Section("Paired tests", blocks) if blocks else None
 
 
 def _choices(results: SweepResults, folder: Path) -> Section | None:
@@ -222,10 +208,10 @@ def _choices(results: SweepResults, folder: Path) -> Section | None:
 
 
 def _similarities(results: SweepResults, folder: Path) -> Section | None:
-    run = run_with_similarities(results)
-    if run is None:
+    drawn = draw_similarities(results, folder / "similarities.png")
+    if drawn is None:
         return None
-    path = draw_similarities(run, folder / "similarities.png")
+    path, run = drawn
     text = (
         f"{run.cell['line']}, {run.cell['panel']}, seed {run.cell['seed']}. Clients that cool down "
         "send no summary and are grey; the pairs of chosen clients are framed."
@@ -241,34 +227,26 @@ def _settings(results: SweepResults, folder: Path) -> Section:
     for key in dict.fromkeys(key for run in runs for key in run.cell["settings"]):
         values = dict.fromkeys(str(run.cell["settings"].get(key, "-")) for run in runs)
         (shared if len(values) == 1 else differing).append([key, ", ".join(values)])
-    releases = _releases(results)
-    versions = ", ".join(f"{name} {' and '.join(those)}" for name, those in releases.items())
-    commands = []
-    for run in runs:
-        which = f"{run.cell['panel']}, {run.cell['line']}, seed {run.cell['seed']}"
-        commands.append((block("command", which, run.cell["command"]), ()))
-    return Section(
-        "Settings",
-        [
-            _tuning(results),
-            block("text", versions),
-            block("table", ["setting", "values"], differing, "What differs among runs."),
-            block("table", ["setting", "value"], shared, "What all runs share."),
-            block("details", "The command for each run alone", commands),
-        ],
-    )
+    versions = (f"{name} {' and '.join(those)}" for name, those in _releases(results).items())
+    which = "{panel}, {line}, seed {seed}"
+    commands = [block("command", which.format(**r.cell), r.cell["command"]) for r in runs]
+    blocks = [
+        _tuning(results),
+        block("text", ", ".join(versions)),
+        block("table", ["setting", "values"], differing, "What differs among runs."),
+        block("table", ["setting", "value"], shared, "What all runs share."),
+        block("details", "The command for each run alone", [(text, ()) for text in commands]),
+    ]
+    return Section("Settings", blocks)
 
 
 def _tuning(results: SweepResults) -> str:
     tuned, tune = results.about.tuned, results.about.tune
     rates = list(dict.fromkeys(rate for each in tuned for rate in each.accuracies))
-    rows = [
-        [
-            results.row(each.panel, each.line),
-            *(_bold(f"{each.accuracies[r]:.3f}", float(r) == each.lr) for r in rates),
-        ]
-        for each in tuned
-    ]
+    rows = []
+    for each in tuned:
+        shown = (_bold(f"{each.accuracies[r]:.3f}", float(r) == each.lr) for r in rates)
+        rows.append([results.row(each.panel, each.line), *shown])
     caption = (
         "Learning rates tried: accuracy on a tenth of the training examples, which no client then "
         f"held, averaged over the last {LAST} rounds and {tune.seeds if tune else 0} other "
@@ -287,42 +265,28 @@ def _releases(results: SweepResults) -> dict[str, list[str]]:
 
 
 def _write_csv(folder: Path, results: SweepResults) -> None:
-    runs: list[list[object]] = [
-        ["panel", "rule", "seed", "converged accuracy", "bytes sent", "command"]
-    ]
-    rounds: list[list[object]] = [
-        ["panel", "rule", "seed", "round", "accuracy", "loss", "bytes", "chosen"]
-    ]
-    tests: list[list[object]] = [
-        ["panel", "reference", "against", "seeds", "difference", "p", "p (Holm)"]
-    ]
+    runs: list[list[object]] = []
+    rounds: list[list[object]] = []
     for run in results.runs:
         own = [run.cell[key] for key in ("panel", "line", "seed")]
         runs.append([*own, run.converged, int(run.bytes_up[-1]), run.cell["command"]])
         for row, sent in zip(run.rounds, run.bytes_up, strict=True):
             values = [row["round"], row["accuracy"], row["loss"], int(sent)]
             rounds.append([*own, *values, " ".join(row["chosen"])])
-    for panel, by_line in results.panels.items():
-        tests += [
-            [panel, results.reference, t.line, t.seeds, t.difference, t.p, t.p_holm]
-            for t in compare(by_line, results.reference)
-        ]
-    for name, rows in (("runs", runs), ("rounds", rounds), ("tests", tests)):
-        write_csv(folder / f"{name}.csv", rows)
-
-
-def _best(values: Mapping[str, float], results: SweepResults) -> str | None:
-    competing = {line: value for line, value in values.items() if line not in results.ceilings}
-    return max(competing, key=competing.__getitem__) if competing else None
+    tests = [
+        [panel, results.reference, t.line, t.seeds, t.difference, t.p, t.p_holm]
+        for panel, t in results.comparisons
+    ]
+    headings = "panel,rule,seed,converged accuracy,bytes sent,command"
+    write_csv(folder / "runs.csv", headings, runs)
+    headings = "panel,rule,seed,round,accuracy,loss,bytes,chosen"
+    write_csv(folder / "rounds.csv", headings, rounds)
+    headings = "panel,reference,against,seeds,difference,p,p (Holm)"
+    write_csv(folder / "tests.csv", headings, tests)
 
 
 def _bold(text: str, wanted: bool) -> str:
     return block("bold", text) if wanted else text
-
-
-def _plus_minus(mean: SupportsFloat, half: SupportsFloat) -> str:
-    mean, half = float(mean), float(half)
-    return f"{mean:.3f}" + (f" ± {half:.3f}" if np.isfinite(half) else "")
 
 
 _SECTIONS: tuple[Callable[[SweepResults, Path], Section | None], ...] = (

@@ -44,8 +44,8 @@ def write_page(path: Path, title: str, sections: Iterable[Section]) -> Path:
     return path
 
 
-def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
-    """Write a table as CSV, headings first, whole or not at all."""
+def write_csv(path: Path, headings: str, rows: Iterable[Sequence[object]]) -> None:
+    """Write a table as CSV below its headings, whole or not at all."""
     text = StringIO(newline="")
-    csv.writer(text).writerows(rows)
+    csv.writer(text).writerows([headings.split(","), *rows])
     write_whole(path, text.getvalue())

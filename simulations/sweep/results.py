@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from ..validation import Text
 from .cell_file import CELLS, read_cell
 from .plan import Claim, Report
-from .statistics import Run
+from .statistics import Comparison, Run, compare
 from .sweep import ALL_CLIENTS, SWEEP, Tune
 from .tuning import Tuned
 
@@ -80,6 +80,15 @@ class SweepResults:
     def groups(self) -> list[tuple[str, str, Sequence[Run]]]:
         """Panel, line and runs of all that differ in the seed alone."""
         return [(p, line, runs) for p, lines in self.panels.items() for line, runs in lines.items()]
+
+    @cached_property
+    def comparisons(self) -> list[tuple[str, Comparison]]:
+        """The tests of the reference against every other line, with their panel."""
+        return [
+            (panel, test)
+            for panel, lines in self.panels.items()
+            for test in compare(lines, self.reference)
+        ]
 
     @property
     def shared(self) -> str:
