@@ -55,10 +55,7 @@ def message_like(
     ttl: float | None = None,
     message_type: str | None = None,
 ) -> Message:
-    """Make a message like a template, but to another node and with another content.
-
-    Many messages may share a content: nobody writes to it before it is sent.
-    """
+    """Make a message like a template, but to another node and with another content."""
     return Message(
         content,
         node_id,
@@ -69,21 +66,15 @@ def message_like(
 
 
 def expire(messages: Iterable[Message], seconds: float) -> None:
-    """Let messages expire when nobody waits for their replies any more.
-
-    Flower's messages live for 12 hours, so that a client which was busy for too long would work
-    through those of past rounds before it comes to the one that counts.
-    """
+    """Let messages expire when nobody waits for their replies any more."""
+    # Flower's live for 12 hours: a client that was busy would work through those of past rounds.
     for message in messages:
         message.metadata.ttl = min(message.metadata.ttl, seconds)
 
 
 def content_bytes(content: RecordDict) -> int:
-    """Return the bytes of all names and values in a content's records, without framing.
-
-    Not Flower's ``count_bytes``, which raises on an empty text.
-    """
-    return sum(
+    """Return the bytes of all names and values in a content's records, without framing."""
+    return sum(  # Flower's count_bytes raises on an empty text
         _text_bytes(name) + _value_bytes(value)
         for record in content.values()
         for name, value in record.items()
@@ -115,12 +106,7 @@ def exchange(grid: Grid, messages: list[Message], timeout: float) -> Replies:
 
 
 def sort_replies(sent: Iterable[Message], received: Iterable[Message], missing: str) -> Replies:
-    """Sort replies by the node whose message they answer: a content or a failure for each.
-
-    An error that Flower's server side makes (a client gone, a message expired) carries the
-    server's node id as its source, so the source says nothing. A second reply to the same message
-    is ignored, as is a reply to a message of another exchange.
-    """
+    """Sort replies by the node whose message they answer, once: a content or a failure for each."""
     node_of = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
     replies = Replies()
     for message in received:
@@ -129,19 +115,19 @@ def sort_replies(sent: Iterable[Message], received: Iterable[Message], missing: 
             replies.bytes_up += content_bytes(message.content)
         if node_id is None:
             continue
-        if message.has_error():
-            reason = plain_reason(message.error.reason)
-            # What Flower says of a message whose time is up: it "could not be found". A node that
-            # says so itself is the source of its reply, and says something else.
-            by_server = message.metadata.src_node_id != node_id
-            expired = by_server and "expired due to its TTL" in reason
-            replies.failures[node_id] = missing if expired else reason
-            if message.error.code == ErrorCode.LOAD_CLIENT_APP_EXCEPTION:
-                replies.failures[node_id] = f"{NOT_LOADED}: {reason}"
-            if message.error.code in _OF_THE_APP:
-                replies.by_app.add(node_id)
-        else:
+        if not message.has_error():
             replies.contents[node_id] = message.content
+            continue
+        reason = plain_reason(message.error.reason)
+        if message.error.code == ErrorCode.LOAD_CLIENT_APP_EXCEPTION:
+            reason = f"{NOT_LOADED}: {reason}"
+        # What Flower's server says of a message whose time is up. Its errors carry its own node id
+        # as their source; a node that says so itself says something else.
+        elif message.metadata.src_node_id != node_id and "expired due to its TTL" in reason:
+            reason = missing
+        replies.failures[node_id] = reason
+        if message.error.code in _OF_THE_APP:
+            replies.by_app.add(node_id)
     for node_id in node_of.values():
         replies.failures[node_id] = missing
     return replies

@@ -27,17 +27,11 @@ _WINDOW = 24
 
 
 def polled(grid: Grid) -> Grid:
-    """Return a grid around one of Flower's own; any other grid as it is.
-
-    A grid of the user's own may do more than its parts do.
-    """
+    """Return a grid around one of Flower's own; a user's, which may do more, as it is."""
     kind = type(grid)
-    if kind.__module__.startswith("flwr."):
-        if kind.__name__ == "HttpGrid":
-            return PollingGrid(grid)
-        if kind.__name__ == "InMemoryGrid":
-            return PollingGrid(grid, least_pause=timeouts.LEAST_PAUSE_SIMULATED, simulated=True)
-    return grid
+    if not kind.__module__.startswith("flwr.") or kind.__name__ not in ("HttpGrid", "InMemoryGrid"):
+        return grid
+    return PollingGrid(grid, simulated=kind.__name__ == "InMemoryGrid")
 
 
 def is_simulated(grid: Grid) -> bool:
@@ -48,21 +42,13 @@ def is_simulated(grid: Grid) -> bool:
 class PollingGrid(GridWrapper):
     """A grid that looks for replies often at first, and less often while there are none.
 
-    The pause is a twentieth of the time since the last reply, at least ``least_pause`` and a
-    millisecond for each open message, and at most Flower's 3 seconds. So an exchange takes little
-    longer than it must, and a client that trains for an hour costs no more requests than it would
-    otherwise.
-
     In a simulation, at most one of many messages to each client is open, and few in all: others are
     pushed as replies come. (A SuperNode, on the other hand, finds its next message at once if it is
     there, and else sleeps.) And a dead worker ends the run.
     """
 
-    def __init__(
-        self, grid: Grid, least_pause: float = timeouts.LEAST_PAUSE, simulated: bool = False
-    ) -> None:
+    def __init__(self, grid: Grid, simulated: bool = False) -> None:
         super().__init__(grid)
-        self._least_pause = least_pause
         self.simulated = simulated
 
     def send_and_receive(
@@ -84,26 +70,22 @@ class PollingGrid(GridWrapper):
 
     def open_messages(self, messages: Iterable[Message]) -> "OpenMessages":
         """Return messages whose replies are looked for by whoever asked for them."""
-        return OpenMessages(self, messages, self._least_pause, windowed=self.simulated)
+        return OpenMessages(self, messages, windowed=self.simulated)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Pull messages from the real grid; see `check_workers`."""
-        replies = list(super().pull_messages(message_ids))
+        replies = list(self._grid.pull_messages(message_ids))
         self.check_workers(replies)
         return replies
 
     def check_workers(self, replies: Iterable[Message]) -> None:
-        """Stop the run if a reply says that a worker process of the simulation has died.
-
-        Flower does not replace it and keeps giving it messages, each of which fails at once, so
-        that soon nearly all clients fail and the run still counts as completed. Only in a
-        simulation: on a SuperLink, an error is what some node says.
-        """
-        if not self.simulated:
+        """Stop the run if a reply says that a worker process of the simulation has died."""
+        if not self.simulated:  # on a SuperLink, an error is what some node says
             return
         for reply in replies:
             if not reply.has_error() or reply.error.code != ErrorCode.UNKNOWN:
                 continue
+            # Flower goes on giving messages to a dead worker, so that soon all clients would fail.
             if "ActorDiedError" in str(reply.error.reason):
                 raise DeadWorkerError(
                     "a worker process of the simulation has died. Why, the log above may say: too "
@@ -117,11 +99,8 @@ class PollingGrid(GridWrapper):
 class OpenMessages:
     """Messages whose replies are looked for; true while there are any."""
 
-    def __init__(
-        self, grid: Grid, messages: Iterable[Message], least_pause: float, windowed: bool
-    ) -> None:
+    def __init__(self, grid: Grid, messages: Iterable[Message], windowed: bool) -> None:
         self._grid = grid
-        self._least_pause = least_pause
         self._windowed = windowed
         self._ahead: list[Message] = []
         self._waiting: dict[str, int] = {}  # node of each open message
@@ -156,8 +135,9 @@ class OpenMessages:
         return found
 
     def pause(self) -> float:
-        """Return the seconds until the next look."""
-        least = self._least_pause + timeouts.PAUSE_PER_MESSAGE * len(self._waiting)
+        """Return the seconds until the next look: a share of the time since the last reply."""
+        least = timeouts.LEAST_PAUSE_SIMULATED if self._windowed else timeouts.LEAST_PAUSE
+        least += timeouts.PAUSE_PER_MESSAGE * len(self._waiting)
         share = timeouts.PAUSE_SHARE * (time.monotonic() - self._last)
         return min(max(least, share), timeouts.MOST_PAUSE)
 
@@ -173,13 +153,11 @@ class OpenMessages:
         for message in self._ahead:
             node_id = message.metadata.dst_node_id
             room = len(self._waiting) + len(chosen) < self._window
-            if not room or (self._many and node_id in busy):
-                rest.append(message)
-                continue
-            chosen.append(message)
+            fits = room and not (self._many and node_id in busy)
+            (chosen if fits else rest).append(message)
             busy.add(node_id)
+        # A message that is not accepted has no id, and there is nothing to wait for.
         for message, message_id in zip(chosen, self._grid.push_messages(chosen), strict=True):
-            # A message that is not accepted has no id, and there is nothing to wait for.
             if message_id:
                 self._waiting[message_id] = message.metadata.dst_node_id
         self._ahead = rest

@@ -2,19 +2,27 @@
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from .. import timeouts
 from ..errors import TooFewClientsError
-from .releases import HAS_NODES, Run
+from .releases import HAS_NODES
 
 if TYPE_CHECKING:
     from flwr.proto.node_pb2 import NodeInfo
 
 __all__ = ["GridView", "GridWrapper"]
+
+
+def _handed_on(name: str) -> Any:
+    """Return a method that calls the wrapped grid's method of the same name."""
+
+    def method(self: "GridWrapper", *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._grid, name)(*args, **kwargs)
+
+    return method
 
 
 class GridWrapper(Grid):
@@ -23,49 +31,15 @@ class GridWrapper(Grid):
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
 
-    def get_node_ids(self) -> Iterable[int]:
-        """Return the nodes of the real grid."""
-        return self._grid.get_node_ids()
-
+    get_node_ids = _handed_on("get_node_ids")
+    push_messages = _handed_on("push_messages")
+    pull_messages = _handed_on("pull_messages")
+    send_and_receive = _handed_on("send_and_receive")
+    set_run = _handed_on("set_run")
+    create_message = _handed_on("create_message")
+    run = property(lambda self: self._grid.run)
     if HAS_NODES:
-
-        def get_nodes(self) -> "Iterable[NodeInfo]":
-            """Return what the real grid tells of its nodes."""
-            return self._grid.get_nodes()
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Push messages on the real grid."""
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Pull messages from the real grid."""
-        return self._grid.pull_messages(message_ids)
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Exchange messages on the real grid."""
-        return self._grid.send_and_receive(messages, timeout=timeout)
-
-    @property
-    def run(self) -> Run:
-        """Return the run of the real grid."""
-        return self._grid.run
-
-    def set_run(self, run: Run) -> None:
-        """Set the run of the real grid."""
-        self._grid.set_run(run)
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Create a message on the real grid."""
-        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
+        get_nodes = _handed_on("get_nodes")
 
 
 class GridView(GridWrapper):

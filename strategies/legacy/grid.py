@@ -21,8 +21,6 @@ from flwr.serverapp import Grid
 from pncs_flower.properties import pack_properties, unpack_properties
 from pncs_flower.protocol import MARKER, SUMMARY
 
-from ..grids.releases import Run
-
 __all__ = ["ProxyGrid", "give_id", "only_array"]
 
 _FIRST_NODE_ID = 1000
@@ -30,6 +28,12 @@ _REMEDY = (
     "is its client wrapped, SummaryClient(MyClient().to_client(), context)? See "
     "pncs_flower.clients.legacy"
 )
+
+
+def _not_there(*_: Any, **__: Any) -> Any:
+    raise NotImplementedError(
+        "an older server has no run, and its clients are asked and answer in one call"
+    )
 
 
 class ProxyGrid(Grid):
@@ -40,6 +44,10 @@ class ProxyGrid(Grid):
         # By the node ids that this grid gives them: older servers know their clients by texts.
         self.proxies: dict[int, ClientProxy] = {}
         self._id_of: dict[str, int] = {}
+
+    # The rest of Flower's interface, which nothing calls.
+    push_messages = pull_messages = set_run = create_message = _not_there
+    run = property(_not_there)
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the node ids of the clients that are connected."""
@@ -84,36 +92,6 @@ class ProxyGrid(Grid):
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             put(Message(Error(ErrorCode.UNKNOWN, reason), reply_to=message))
-
-    # The rest of Flower's interface, which nothing calls.
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Not for this grid."""
-        raise NotImplementedError("an older server's clients are asked and answer in one call")
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Not for this grid."""
-        raise NotImplementedError("an older server's clients are asked and answer in one call")
-
-    @property
-    def run(self) -> Run:
-        """Not for this grid."""
-        raise NotImplementedError("an older server has no run")
-
-    def set_run(self, run: Run) -> None:
-        """Not for this grid."""
-        raise NotImplementedError("an older server has no run")
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Create a message (deprecated in Flower; use `Message`)."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
 
 def give_id(message: Message) -> None:

@@ -96,7 +96,7 @@ def exchange_two_each(clients, delay):
     grid = Slow(numpy_app.make_app(), clients)
     grid.delay = delay
     both = [*messages(grid), *messages(grid)]
-    replies = PollingGrid(grid, least_pause=0.02, simulated=True).send_and_receive(both)
+    replies = PollingGrid(grid, simulated=True).send_and_receive(both)
     assert {r.metadata.reply_to_message_id for r in replies} == {
         m.metadata.message_id for m in both
     }

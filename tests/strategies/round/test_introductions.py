@@ -30,7 +30,8 @@ NEVER = 1e9
 
 @pytest.fixture(autouse=True)
 def _short_pause(monkeypatch):
-    """A node that gives no hope is asked again soon."""
+    """Nodes are looked at often, and one that gives no hope is asked again soon."""
+    monkeypatch.setattr(timeouts, "LEAST_PAUSE", 0.02)
     monkeypatch.setattr(timeouts, "RETRY_IN_VAIN", 0.2)
 
 
@@ -76,9 +77,7 @@ class Deployed(InProcessGrid):
 
 def on_flowers_grid(*delays, app=None, connected=()):
     """Return nodes as on Flower's own grid, where replies are looked for one by one."""
-    return PollingGrid(
-        Deployed(app or numpy_app.make_app(summary_mod), delays, connected), least_pause=0.02
-    )
+    return PollingGrid(Deployed(app or numpy_app.make_app(summary_mod), delays, connected))
 
 
 def timed(who, grid, num_selected=2, **arguments):
