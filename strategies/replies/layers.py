@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.serverapp.strategy import (
     Bulyan,
     FedMedian,
@@ -18,7 +18,6 @@ from pncs_flower.layers import choose_layers
 
 from ..base_strategy import unwrap
 from .arrays import read_array
-from .updates import Delivery
 
 __all__ = ["check_averages", "share_layers"]
 
@@ -43,43 +42,39 @@ def check_averages(base: Strategy) -> None:
 
 
 def share_layers(
-    delivery: Delivery,
+    updates: Mapping[str, RecordDict],
     by_layer: Mapping[str, Sequence[str]],
-    weights: ArrayRecord,
-    weighted_by: str | None,
+    model: ArrayRecord,
+    weight_of: Mapping[str, float],
 ) -> list[str]:
     """Let each layer of all updates, in place, be the mean over the clients chosen for that layer.
 
-    A client that was not chosen for a layer gets the mean of those that were, in place of its own
-    values. The weighted mean over all clients that a base strategy takes is then that of the
-    chosen, whatever it does afterwards (a server's momentum, say). Returned are notes on layers of
-    which no chosen client delivered.
+    The weighted mean over all clients that a base strategy takes is then that of the chosen,
+    whatever it does afterwards. Returned are notes on layers of which no chosen client delivered.
     """
     if not by_layer:
         return []
-    arrays_of = choose_layers(weights, [*by_layer])
-    contents = dict(zip(delivery.metrics, (m.content for m in delivery.messages), strict=True))
+    arrays_of = choose_layers(model, [*by_layer])
     notes = []
     for layer, chosen in by_layer.items():
-        members = [client for client in contents if client in chosen]
+        members = [client for client in updates if client in chosen]
         if not members:
             notes.append(f"no client chosen for layer {layer} delivered: all that did count")
             continue
-        shares = np.ones(len(members))
-        if weighted_by is not None:
-            shares = np.array([delivery.metrics[c].get(weighted_by, 1.0) for c in members])
+        shares = np.array([weight_of[client] for client in members])
         shares /= shares.sum()
         for name in arrays_of[layer]:
-            values = [
-                read_array(next(iter(contents[client].array_records.values()))[name])
-                for client in members
-            ]
+            values = [read_array(_arrays(updates[client])[name]) for client in members]
             mean = sum(
                 share * value.astype(np.float64)
                 for share, value in zip(shares, values, strict=True)
             )
             shared = Array(np.asarray(mean).astype(values[0].dtype))
-            for client in contents.keys() - members:
-                ((record_name, arrays),) = contents[client].array_records.items()
-                contents[client][record_name] = ArrayRecord({**arrays, name: shared})
+            for client in updates.keys() - members:
+                _arrays(updates[client])[name] = shared
     return notes
+
+
+def _arrays(update: RecordDict) -> ArrayRecord:
+    (arrays,) = update.array_records.values()
+    return arrays

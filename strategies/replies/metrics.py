@@ -93,7 +93,7 @@ class ReplyMetrics:
         accounts = any(getattr(base, "accountant", None) is not None for base in self._bases)
         if not accounts or self.weighted_by is None:
             return {}
-        weights = self._weights(contents)
+        weights = self.weights(contents)
         counts = Counter(weights.values())
         usual = max(counts, key=counts.__getitem__, default=0.0)
         if 2 * counts[usual] <= len(weights):
@@ -117,7 +117,7 @@ class ReplyMetrics:
         names = _rename(contents, self.layout)
         found = {client: _entries(content) for client, content in contents.items()}
         usual = self._usual(found)
-        weights = self._weights(contents)
+        weights = self.weights(contents)
         filled: list[str] = []
         hopeless: list[str] = []
         columns: dict[Key, dict[str, object]] = {}
@@ -172,7 +172,8 @@ class ReplyMetrics:
         keys = [getattr(base, attribute, None) for base in self._bases]
         return [key for key in keys if isinstance(key, str)]
 
-    def _weights(self, contents: Contents) -> dict[str, float]:
+    def weights(self, contents: Contents) -> dict[str, float]:
+        """Return the weight of each reply, 1 where the base strategy has none."""
         if self.weighted_by is None:
             return dict.fromkeys(contents, 1.0)
         return {client: _singles(content)[self.weighted_by] for client, content in contents.items()}

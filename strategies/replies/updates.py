@@ -1,7 +1,7 @@
 """Full updates: what is let through to the base strategy, and in which order."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from logging import INFO
 
 import numpy as np
@@ -13,6 +13,8 @@ from pncs_flower.layers import choose_layers, local_change
 from pncs_flower.protocol import SummaryRequest
 from pncs_flower.sketches import parse_sketch
 
+from ..base_strategy import averages_models
+from ..errors import SelectionError
 from ..grids.exchange import shortened, sort_replies
 from ..record import RoundRecord
 from ..rule import Metrics, Summary
@@ -25,6 +27,8 @@ __all__ = ["Delivery", "SketchCheck", "UntruthfulSketchError", "UpdateChecks"]
 
 # What recomputing a sketch may differ by, relative to its norm: another machine rounds otherwise.
 _TOLERANCE = 1e-2
+# Clients whose updates have another form than the model: one alone may be at fault itself.
+_ENOUGH = 2
 
 
 class UntruthfulSketchError(ValueError):
@@ -33,12 +37,11 @@ class UntruthfulSketchError(ValueError):
 
 @dataclass(frozen=True)
 class Delivery:
-    """What came of a round's training: sound replies in order, and what is odd of which client."""
+    """What came of a round's training, by client, in the order of the clients."""
 
-    messages: list[Message]
-    metrics: dict[str, Metrics]
-    liars: dict[str, str]
-    others: dict[str, str] = field(default_factory=dict)
+    sound: dict[str, Message]
+    metrics: dict[str, Metrics]  # as the sound ones were sent
+    liars: dict[str, str]  # whose sketch is not that of their update, and why
 
 
 @dataclass(frozen=True)
@@ -51,11 +54,7 @@ class SketchCheck:
     round: int
 
     def check(self, client: str, weights: ArrayRecord, content: RecordDict) -> None:
-        """Raise `UntruthfulSketchError` if a client's sketch is not that of its update.
-
-        A sketch is a function of the update, the seed and the round, in every wire format, so for
-        an honest client only rounding is left.
-        """
+        """Raise `UntruthfulSketchError` if a client's sketch is not that of its update."""
         if client not in self.summaries:
             return
         (arrays,) = content.array_records.values()
@@ -82,10 +81,19 @@ class SketchCheck:
 class UpdateChecks:
     """How an update is checked, and perhaps clipped to an L2 norm, before it is aggregated."""
 
-    def __init__(self, base: Strategy, max_weight: float, clip_norm: float | None) -> None:
+    def __init__(
+        self,
+        base: Strategy,
+        max_weight: float,
+        clip_norm: float | None,
+        history: Sequence[RoundRecord],
+    ) -> None:
         self.metrics = ReplyMetrics("training", base, max_weight)
+        self._base = base
         self._clip_norm = clip_norm
+        self._history = history
         self._trees = joins_trees(base)
+        self._other_forms: dict[str, str] = {}  # before there was an update of the model's form
 
     def sort_out(
         self,
@@ -98,8 +106,9 @@ class UpdateChecks:
         """Sort out the replies to the clients' training messages; the record takes who and why."""
         replies = sort_replies(sent.values(), received, "no reply in time")
         record.bytes_up["training"] = replies.bytes_up
-        delivery = Delivery([], {}, {})
         sound: dict[str, RecordDict] = {}
+        liars: dict[str, str] = {}
+        other_forms: dict[str, str] = {}
         for client, message in sent.items():
             node_id = message.metadata.dst_node_id
             try:
@@ -109,23 +118,24 @@ class UpdateChecks:
             except ValueError as error:
                 _reject(client, str(error), record)
                 if isinstance(error, UntruthfulSketchError):
-                    delivery.liars[client] = str(error)
+                    liars[client] = str(error)
                 if isinstance(error, OtherUpdateError) and replies.contents[node_id].array_records:
-                    delivery.others[client] = shortened(str(error))
+                    other_forms[client] = shortened(str(error))
             else:
                 sound[client] = replies.contents[node_id]
         for client, reason in self.metrics.odd_weights(sound).items():
             _reject(client, reason, record)
             del sound[client]
-        delivery.metrics.update({client: numbers(content) for client, content in sound.items()})
+        metrics = {client: numbers(content) for client, content in sound.items()}
         record.notes += self.metrics.unify(sound)
-        first = {reply.metadata.reply_to_message_id: reply for reply in reversed(received)}
+        record.delivered += sound
         for client, content in sound.items():
-            record.delivered.append(client)
-            delivery.messages.append(first[sent[client].metadata.message_id])
             if self._clip_norm is not None and _clip(content, model, self._clip_norm):
                 record.notes.append(f"the update of client {client} was clipped")
-        return delivery
+        self._check_forms(other_forms)
+        first = {reply.metadata.reply_to_message_id: reply for reply in reversed(received)}
+        messages = {client: first[sent[client].metadata.message_id] for client in sound}
+        return Delivery(messages, metrics, liars)
 
     def _check(
         self, client: str, content: RecordDict, model: Model, sketches: SketchCheck | None
@@ -139,6 +149,24 @@ class UpdateChecks:
             sketches.check(client, model.weights, content)
         content[name] = fitted
         self.metrics.check(content)
+
+    def _check_forms(self, other_forms: Mapping[str, str]) -> None:
+        """Tell early of a base strategy whose clients send something else than the model.
+
+        Flower's own strategies all take models, so there it is the clients that are at fault.
+        """
+        if averages_models(self._base) or any(record.delivered for record in self._history):
+            return
+        self._other_forms |= other_forms
+        reasons = set(self._other_forms.values())
+        if len(self._other_forms) >= _ENOUGH and len(reasons) == 1:
+            raise SelectionError(
+                f"the updates of clients {', '.join(self._other_forms)} have not the form of the "
+                f"model: {reasons.pop()}. If {type(self._base).__name__} takes something else from "
+                "its clients than the model that it sends (control variates, compressed updates), "
+                "it cannot be used with a selection strategy, which compares each update with the "
+                "model. What fits into numbers can be sent beside the model, in the metrics"
+            )
 
 
 def _clip(content: RecordDict, model: Model, norm: float) -> bool:

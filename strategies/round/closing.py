@@ -11,8 +11,7 @@ from ..options import SelectionOptions
 from ..record import RoundRecord
 from ..replies.aggregation import aggregate
 from ..replies.layers import check_averages, share_layers
-from ..replies.other_forms import OtherForms
-from ..replies.updates import Delivery, SketchCheck, UpdateChecks
+from ..replies.updates import SketchCheck, UpdateChecks
 from ..rule import Choice, Metrics
 from .open_round import OpenRound
 
@@ -39,8 +38,7 @@ class Closing:
         self._base = base
         self._options = options
         self._history = history
-        self._other_forms = OtherForms(base)
-        self._checks = UpdateChecks(base, options.max_weight, options.clip_norm)
+        self._checks = UpdateChecks(base, options.max_weight, options.clip_norm, history)
         self.common = self._checks.metrics
 
     def check_choice(self, choice: Choice) -> None:
@@ -57,28 +55,27 @@ class Closing:
         record, options = round.record, self._options
         sketches = self._sketches(round)
         delivery = self._checks.sort_out(round.model, round.sent, received, record, sketches)
-        self._other_forms.check(delivery.others, self._history)
-        sound, liars = list(delivery.metrics), delivery.liars
-        if 0 < len(delivery.messages) < options.min_updates:
+        sound, updates, used = list(delivery.sound), delivery.sound, delivery.metrics
+        if 0 < len(updates) < options.min_updates:
             record.notes.append(
-                f"{len(delivery.messages)} updates are fewer than min_updates = "
-                f"{options.min_updates}, so they are not used"
+                f"{len(updates)} updates are fewer than min_updates = {options.min_updates}, so "
+                "they are not used"
             )
             record.delivered.clear()
-            delivery = Delivery([], {}, {})
+            updates, used = {}, {}
+        contents = {client: message.content for client, message in updates.items()}
         record.notes += share_layers(
-            delivery, record.chosen_by_layer, round.model.weights, self.common.weighted_by
+            contents, record.chosen_by_layer, round.model.weights, self.common.weights(contents)
         )
         arrays, metrics, problem = aggregate(
-            self._base, round.number, delivery.messages, round.model
+            self._base, round.number, list(updates.values()), round.model
         )
-        used = delivery.metrics
         if problem is not None:
             record.notes.append(problem)
             sound, used = [], {}  # one of these is to blame, so all of them step back
         if arrays is None:
             record.notes.append("no new model came out of this round: the last one is kept")
-        return Outcome(arrays, metrics, used, sound, liars)
+        return Outcome(arrays, metrics, used, sound, delivery.liars)
 
     def stop_after_empty_rounds(self) -> None:
         """Raise `EmptyRoundsError` if this was the last of too many in a row without an update."""
