@@ -1,6 +1,7 @@
 """A strategy of Flower's older interface, in the form of a message strategy."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from logging import INFO
 from typing import Any
 
@@ -28,7 +29,7 @@ from ..errors import TooFewClientsError
 from ..replies.arrays import read_array
 from .grid import ProxyGrid, only_array
 
-__all__ = ["Failure", "LegacyBase"]
+__all__ = ["Failure", "LegacyBase", "to_parameters"]
 
 Instruction = FitIns | EvaluateIns
 Outcome = FitRes | EvaluateRes
@@ -82,10 +83,6 @@ class LegacyBase(Strategy):
             raise ValueError(f"array_names are {len(self._names)}, but the model has {number}")
         return self._named(parameters.tensors)
 
-    def to_parameters(self, arrays: ArrayRecord) -> Parameters:
-        """Return a model without the names of its arrays."""
-        return Parameters([array.data for array in arrays.values()], _NUMPY)
-
     def instruction(self, node_id: int) -> Any:
         """Return what the strategy wants sent to a node.
 
@@ -94,50 +91,10 @@ class LegacyBase(Strategy):
         """
         return self.instructions.get(node_id) or next(iter(self.instructions.values()))
 
-    # --- Flower's message interface -----------------------------------------------------------
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Have the strategy configure training, as messages."""
-        pairs = self.older.configure_fit(server_round, self.parameters, self._view(grid))
-        return self._messages(pairs, MessageType.TRAIN, server_round)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Have the strategy aggregate what the replies hold; the rest counts as failed."""
-        used = {reply.metadata.src_node_id: reply.content for reply in replies}
-        results = [self._result(node_id, content) for node_id, content in used.items()]
-        rejected = [pair for node_id, pair in self.outcomes.items() if node_id not in used]
-        self.aggregated = self.older.aggregate_fit(
-            server_round, results, [*self.failures, *rejected]
-        )
-        parameters, _ = self.aggregated
-        return (None if parameters is None else self.arrays(parameters)), None
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Have the strategy configure evaluation, as messages."""
-        pairs = self.older.configure_evaluate(server_round, self.parameters, self._view(grid))
-        return self._messages(pairs, MessageType.EVALUATE, server_round)
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Have the strategy aggregate the results of evaluation, in the order of the replies."""
-        results = [
-            self.outcomes[reply.metadata.src_node_id] for reply in replies if reply.has_content()
-        ]
-        self.aggregated = self.older.aggregate_evaluate(server_round, results, self.failures)
-        return None
-
-    def summary(self) -> None:
-        """Log which strategy it is."""
-        log(INFO, "\t│\t└──%r", self.older)
-
-    # --- translation --------------------------------------------------------------------------
+    def content(self, instruction: Instruction) -> RecordDict:
+        """Return an instruction as the content of a message."""
+        arrays, config = self.arrays(instruction.parameters), ConfigRecord({**instruction.config})
+        return RecordDict({"arrays": arrays, "config": config})
 
     def reply(self, message: Message, outcome: Outcome) -> Message:
         """Return a client's result as the reply to a message."""
@@ -146,25 +103,66 @@ class LegacyBase(Strategy):
             for name, value in outcome.metrics.items()
             if isinstance(value, (int, float)) and not isinstance(value, bool)
         }
-        content = RecordDict(
-            {"metrics": MetricRecord({**numbers, NUM_EXAMPLES: outcome.num_examples})}
-        )
+        metrics = MetricRecord({**numbers, NUM_EXAMPLES: outcome.num_examples})
+        content = RecordDict({"metrics": metrics})
         if isinstance(outcome, FitRes):
             content["arrays"] = self._named(outcome.parameters.tensors)
         return Message(content, reply_to=message)
 
-    def _result(self, node_id: int, content: RecordDict) -> tuple[ClientProxy, FitRes]:
-        """Return a client's result with the arrays of its reply, which may have been clipped."""
-        proxy, outcome = self.outcomes[node_id]
-        parameters = self.to_parameters(content.array_records["arrays"])
-        return proxy, FitRes(outcome.status, parameters, outcome.num_examples, outcome.metrics)
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Have the strategy configure training, as messages."""
+        return self._messages(self.older.configure_fit, MessageType.TRAIN, server_round, grid)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Have the strategy configure evaluation, as messages."""
+        configure = self.older.configure_evaluate
+        return self._messages(configure, MessageType.EVALUATE, server_round, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Have the strategy aggregate what the replies hold; the rest counts as failed."""
+        # An update's arrays may have been clipped.
+        used = {
+            reply.metadata.src_node_id: to_parameters(reply.content.array_records["arrays"])
+            for reply in replies
+        }
+        results = []
+        for node_id, parameters in used.items():
+            proxy, outcome = self.outcomes[node_id]
+            results.append((proxy, replace(outcome, parameters=parameters)))
+        rejected = [pair for node_id, pair in self.outcomes.items() if node_id not in used]
+        self.aggregated = self.older.aggregate_fit(
+            server_round, results, [*self.failures, *rejected]
+        )
+        model, _ = self.aggregated
+        return (None if model is None else self.arrays(model)), None
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Have the strategy aggregate the results of evaluation, in the order of the replies."""
+        results = [self.outcomes[r.metadata.src_node_id] for r in replies if r.has_content()]
+        self.aggregated = self.older.aggregate_evaluate(server_round, results, self.failures)
+        return None
+
+    def summary(self) -> None:
+        """Log which strategy it is."""
+        log(INFO, "\t│\t└──%r", self.older)
 
     def _messages(
         self,
-        pairs: Iterable[tuple[ClientProxy, Instruction]],
+        configure: Callable[..., Iterable[tuple[ClientProxy, Instruction]]],
         message_type: str,
         server_round: int,
+        grid: Grid,
     ) -> list[Message]:
+        view = _View(self._grid.proxies[node_id] for node_id in grid.get_node_ids())
+        pairs = configure(server_round, self.parameters, view)
         self.instructions = {self._grid.node_id(proxy): ins for proxy, ins in pairs}
         # Most strategies have one instruction for all.
         contents = {id(ins): self.content(ins) for ins in self.instructions.values()}
@@ -173,31 +171,24 @@ class LegacyBase(Strategy):
             for node_id, ins in sorted(self.instructions.items())
         ]
 
-    def content(self, instruction: Instruction) -> RecordDict:
-        """Return an instruction as the content of a message."""
-        return RecordDict(
-            {
-                "arrays": self.arrays(instruction.parameters),
-                "config": ConfigRecord({**instruction.config}),
-            }
-        )
-
     def _named(self, tensors: Sequence[bytes]) -> ArrayRecord:
         names = self._names or ()
         more = map(str, range(len(names), len(tensors)))
         pairs = zip([*names[: len(tensors)], *more], tensors, strict=True)
         return ArrayRecord({name: _described(data) for name, data in pairs})
 
-    def _view(self, grid: Grid) -> "_View":
-        return _View({node_id: self._grid.proxies[node_id] for node_id in grid.get_node_ids()})
+
+def to_parameters(arrays: ArrayRecord) -> Parameters:
+    """Return a model without the names of its arrays."""
+    return Parameters([array.data for array in arrays.values()], _NUMPY)
 
 
 class _View(SimpleClientManager):
     """A client manager that shows some of the clients, and does not wait for others."""
 
-    def __init__(self, proxies: Mapping[int, ClientProxy]) -> None:
+    def __init__(self, proxies: Iterable[ClientProxy]) -> None:
         super().__init__()
-        self.clients = {proxy.cid: proxy for proxy in proxies.values()}
+        self.clients = {proxy.cid: proxy for proxy in proxies}
 
     def sample(
         self,

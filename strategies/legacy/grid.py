@@ -8,6 +8,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -69,24 +71,21 @@ class ProxyGrid(Grid):
         for message in asked:
             give_id(message)
             # A client that never answers keeps its thread, which must not keep the process.
-            threading.Thread(
-                target=self._ask,
-                args=(message, _request(message.content), timeout, answers.put),
-                daemon=True,
-            ).start()
-        return _take(answers, len(asked), timeout)
+            ask = partial(self._ask, message, timeout, answers.put)
+            threading.Thread(target=ask, daemon=True).start()
+        end = None if timeout is None else time.monotonic() + timeout
+        taken: list[Message] = []
+        with suppress(queue.Empty):
+            for _ in asked:
+                left = None if end is None else max(0.0, end - time.monotonic())
+                taken.append(answers.get(timeout=left))
+        return taken
 
-    def _ask(
-        self,
-        message: Message,
-        request: GetPropertiesIns,
-        timeout: float | None,
-        put: Callable[[Message], None],
-    ) -> None:
+    def _ask(self, message: Message, timeout: float | None, put: Callable[[Message], None]) -> None:
         proxy = self.proxies[message.metadata.dst_node_id]
         group = int(message.metadata.group_id or 0)
         try:
-            result = proxy.get_properties(request, timeout, group)
+            result = proxy.get_properties(_request(message.content), timeout, group)
             put(Message(_answer(result), reply_to=message))
         # Whatever goes wrong with one client, in the network or in its app, is its error reply.
         except Exception as error:
@@ -106,13 +105,11 @@ def only_array(data: bytes) -> Array:
 
 def _request(content: RecordDict) -> GetPropertiesIns:
     config: dict[str, Any] = {}
+    arrays: dict[str, bytes] = {}
     for name, record in content.config_records.items():
         config |= {} if name == MARKER else record
-    arrays = {
-        name: array.data
-        for record in content.array_records.values()
-        for name, array in record.items()
-    }
+    for model in content.array_records.values():
+        arrays |= {name: array.data for name, array in model.items()}
     return GetPropertiesIns(pack_properties(content.config_records[MARKER], arrays, config))
 
 
@@ -125,16 +122,3 @@ def _answer(result: GetPropertiesRes) -> RecordDict:
     marker, arrays, _ = unpacked
     summary = ArrayRecord({name: only_array(data) for name, data in arrays.items()})
     return RecordDict({MARKER: ConfigRecord(marker), SUMMARY: summary})
-
-
-def _take(answers: queue.SimpleQueue[Message], number: int, timeout: float | None) -> list[Message]:
-    """Take so many answers, or those that come in time."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    taken: list[Message] = []
-    while len(taken) < number:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        try:
-            taken.append(answers.get(timeout=left))
-        except queue.Empty:
-            break
-    return taken

@@ -22,7 +22,7 @@ from ..grids.exchange import content_bytes
 from ..grids.releases import set_task_identity
 from ..record import RoundRecord
 from ..selection import SelectionStrategy
-from .base import Failure, LegacyBase
+from .base import Failure, LegacyBase, to_parameters
 from .grid import ProxyGrid, give_id
 
 __all__ = ["LegacySelection"]
@@ -121,7 +121,7 @@ class LegacySelection(Strategy):
         replies = self._replies(results, failures)
         arrays, _ = self._selection.aggregate_train(server_round, replies)
         _, metrics = self._base.aggregated
-        return (None if arrays is None else self._base.to_parameters(arrays)), metrics
+        return (None if arrays is None else to_parameters(arrays)), metrics
 
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
