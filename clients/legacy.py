@@ -78,12 +78,9 @@ class SummaryClient(Client):
 
     Examples
     --------
-    In an app with a ``client_fn``::
+    In a ``client_fn``, and with ``start_client``::
 
         return SummaryClient(MyClient().to_client(), context)  # was: MyClient().to_client()
-
-    With ``start_client``::
-
         start_client(server_address=..., client=SummaryClient(MyClient().to_client(), name="a"))
     """
 
@@ -121,12 +118,8 @@ class SummaryClient(Client):
         if unpacked is None:
             return self._client.get_properties(ins)
         marker, arrays, config = unpacked
-        message = self._message(
-            MessageType.EVALUATE if marker.get("kind") == LOSS else MessageType.TRAIN,
-            marker,
-            config,
-            arrays,
-        )
+        kind = MessageType.EVALUATE if marker.get("kind") == LOSS else MessageType.TRAIN
+        message = self._message(kind, marker, config, arrays)
         try:
             content = self._mod(message, self._context, self._call).content
         # With start_client, an exception would end the client. The server is told what happened.
@@ -214,11 +207,10 @@ class SummaryClient(Client):
             raise ValueError(
                 f"fit() returned {len(tensors)} arrays, but the model has {len(names)}"
             )
+        update = {name: _array(data) for name, data in zip(names, tensors, strict=True)}
         content = RecordDict(
             {
-                "arrays": ArrayRecord(
-                    {name: _array(data) for name, data in zip(names, tensors, strict=True)}
-                ),
+                "arrays": ArrayRecord(update),
                 "metrics": MetricRecord({NUM_EXAMPLES: trained.num_examples}),
                 _METRICS: ConfigRecord({**trained.metrics}),
             }

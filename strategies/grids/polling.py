@@ -56,7 +56,7 @@ class PollingGrid(GridWrapper):
     ) -> Iterable[Message]:
         """Push messages, and pull their replies until all are there or the time is up."""
         start = time.monotonic()
-        under_way = self.open_messages(messages)
+        under_way = OpenMessages(self, messages)
         replies: list[Message] = []
         while True:
             replies += under_way.look()
@@ -67,10 +67,6 @@ class PollingGrid(GridWrapper):
                 under_way.give_up()
                 return replies
             time.sleep(min(under_way.pause(), left))
-
-    def open_messages(self, messages: Iterable[Message]) -> "OpenMessages":
-        """Return messages whose replies are looked for by whoever asked for them."""
-        return OpenMessages(self, messages, windowed=self.simulated)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Pull messages from the real grid; see `check_workers`."""
@@ -99,9 +95,8 @@ class PollingGrid(GridWrapper):
 class OpenMessages:
     """Messages whose replies are looked for; true while there are any."""
 
-    def __init__(self, grid: Grid, messages: Iterable[Message], windowed: bool) -> None:
+    def __init__(self, grid: PollingGrid, messages: Iterable[Message] = ()) -> None:
         self._grid = grid
-        self._windowed = windowed
         self._ahead: list[Message] = []
         self._waiting: dict[str, int] = {}  # node of each open message
         self._last = self._grown = time.monotonic()
@@ -113,11 +108,9 @@ class OpenMessages:
     def add(self, messages: Iterable[Message]) -> None:
         """Have more messages pushed at the next look."""
         self._ahead += messages
-        nodes = {message.metadata.dst_node_id for message in self._ahead}.union(
-            self._waiting.values()
-        )
+        nodes = {*self._waiting.values(), *(m.metadata.dst_node_id for m in self._ahead)}
         number = len(self._ahead) + len(self._waiting)
-        self._many = self._windowed and len(nodes) * number > _MANY
+        self._many = self._grid.simulated and len(nodes) * number > _MANY
         self._window = _WINDOW if self._many else number
 
     def look(self) -> list[Message]:
@@ -136,7 +129,8 @@ class OpenMessages:
 
     def pause(self) -> float:
         """Return the seconds until the next look: a share of the time since the last reply."""
-        least = timeouts.LEAST_PAUSE_SIMULATED if self._windowed else timeouts.LEAST_PAUSE
+        simulated = self._grid.simulated
+        least = timeouts.LEAST_PAUSE_SIMULATED if simulated else timeouts.LEAST_PAUSE
         least += timeouts.PAUSE_PER_MESSAGE * len(self._waiting)
         share = timeouts.PAUSE_SHARE * (time.monotonic() - self._last)
         return min(max(least, share), timeouts.MOST_PAUSE)

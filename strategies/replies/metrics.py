@@ -41,16 +41,12 @@ def numbers(content: RecordDict) -> Metrics:
 
 
 class ReplyMetrics:
-    """What the metrics of training's replies must be, or of evaluation's, and what they were last.
-
-    The weight is above 0 and at most `max_weight`; of a reply to training, what else the base
-    strategy lives on is from 0 to 1e20. The layout holds the names of records, and of each metric
-    its record, name and form. Where there is no majority, that of the round before counts.
-    """
+    """What the metrics of replies must be, in training or evaluation, and what they were last."""
 
     def __init__(
         self, what: Literal["training", "evaluation"], base: Strategy, max_weight: float
     ) -> None:
+        # Names of records; of each metric its record, name and form. It breaks ties of a vote.
         self.layout: tuple[object, ...] = ()
         self._what = what
         self._max_weight = max_weight
@@ -86,17 +82,14 @@ class ReplyMetrics:
                 )
 
     def odd_weights(self, contents: Contents) -> dict[str, str]:
-        """Return whose weight is not that of most, and why an account of privacy needs it so.
-
-        Where most have not the same, it is the app that is at fault: the base strategy says so.
-        """
+        """Return whose weight is not that of most, and why an account of privacy needs it so."""
         accounts = any(getattr(base, "accountant", None) is not None for base in self._bases)
         if not accounts or self.weighted_by is None:
             return {}
         weights = self.weights(contents)
         counts = Counter(weights.values())
         usual = max(counts, key=counts.__getitem__, default=0.0)
-        if 2 * counts[usual] <= len(weights):
+        if 2 * counts[usual] <= len(weights):  # the app is at fault: the base strategy says so
             return {}
         return {
             client: f"{self.weighted_by} is {weight:g}, and that of others {usual:g}: the base "
@@ -106,12 +99,7 @@ class ReplyMetrics:
         }
 
     def unify(self, contents: Contents) -> list[str]:
-        """Give all replies, in place, the metrics that most have; return notes on what changed.
-
-        What one lacks, or has in another form or not as a finite number, becomes the mean of the
-        others (by their weights, so that a weighted mean over all is that of those who have it).
-        What most lack is left out. Records are named as most name them.
-        """
+        """Give all replies, in place, the metrics that most have; return notes on what changed."""
         if not contents:
             return []
         names = _rename(contents, self.layout)
@@ -180,11 +168,8 @@ class ReplyMetrics:
 
 
 def _rename(contents: Contents, layout: tuple[object, ...]) -> tuple[str, ...]:
-    """Name the array record and the metric record of all replies alike, and return the names.
-
-    Both at once: a reply may have either under the other's name. A kind of record of which a reply
-    has none or several keeps its names.
-    """
+    """Name the array record and the metric record of all replies alike, and return the names."""
+    # Both at once: a reply may have either under the other's name.
     named = {c: (list(r.array_records), list(r.metric_records)) for c, r in contents.items()}
     single = [kind for kind in (0, 1) if all(len(own[kind]) == 1 for own in named.values())]
     names = {client: tuple(own[kind][0] for kind in single) for client, own in named.items()}
@@ -215,12 +200,12 @@ def _form(value: object) -> str | int:
 def _complete(
     column: Mapping[str, object], form: str | int, weights: Mapping[str, float]
 ) -> dict[str, object] | None:
-    """Return a metric of all clients, with what is missing; None if nobody has some of it."""
+    """Return a metric of all clients, with the weighted mean of others where it is missing."""
     missing = [math.nan] * (1 if form == "number" else int(form))
     rows = [missing if value is None else _floats(value) for value in column.values()]
     table = np.array(rows, dtype=np.float64)
     known = np.isfinite(table)
-    if not known.any(axis=0).all():
+    if not known.any(axis=0).all():  # nobody has some of it
         return None
     heavy = np.array([weights[client] for client in column])[:, None] * known
     means = (np.where(known, table, 0.0) * (heavy / heavy.sum(axis=0))).sum(axis=0)

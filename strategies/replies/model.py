@@ -16,25 +16,19 @@ class OtherUpdateError(ValueError):
 
 
 class Model:
-    """The model that clients were sent: its names, kinds and shapes are what an update must have.
-
-    With `may_grow`, the base strategy joins bytes in place of averaging them, so those of a model
-    that is nothing else may come back longer.
-    """
+    """The model that clients were sent: an update must have its names, kinds and shapes."""
 
     def __init__(self, weights: ArrayRecord, may_grow: bool = False) -> None:
         self.weights = weights
         self.forms = {name: _form(name, array) for name, array in weights.items()}
+        # Bytes of a model that is nothing else, where the base strategy joins them.
         self._grows = may_grow and all(
             dtype == np.uint8 and len(shape) == 1 for dtype, shape in self.forms.values()
         )
 
     def fit(self, content: RecordDict) -> ArrayRecord:
-        """Return an update's arrays in the model's order and precision, or raise why it is none.
-
-        Some of Flower's strategies go by the places of arrays, not by their names, and would take
-        on an update's precision.
-        """
+        """Return an update's arrays in the model's order and precision, or raise why it is none."""
+        # Some of Flower's strategies go by the places of arrays, and take on their precision.
         records = content.array_records
         if len(records) != 1:
             raise OtherUpdateError(f"{len(records)} array records in place of one")
@@ -46,12 +40,8 @@ class Model:
         return ArrayRecord({name: self._fit(name, sent[name]) for name in self.weights})
 
     def like(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Return an aggregated model in the dtypes of this one, or raise that it is not finite.
-
-        A mean makes floating point of whole numbers, such as of the batches that a normalisation
-        layer has counted, and of bools; and some strategies give twice the precision. Clients would
-        go on to send what they have, and so be of another model.
-        """
+        """Return an aggregated model in the dtypes of this one, or raise that it is not finite."""
+        # A mean makes floating point of whole numbers and bools, and may have twice the precision.
         model = ArrayRecord({name: self._like(name, array) for name, array in arrays.items()})
         for name, array in model.items():
             values = array.numpy()
@@ -82,10 +72,7 @@ class Model:
         return Array(np.asarray(values, dtype=dtype))
 
     def _check_size(self, name: str, values: np.ndarray) -> None:
-        """Refuse values that are too large; what the model has in the same place, a mask, is not.
-
-        Nobody could do anything with a model of others, and honest clients would be left out.
-        """
+        """Refuse values that are too large, unless the model has the same there, as in a mask."""
         dtype, _ = self.forms.get(name, (values.dtype, ()))
         most = _most(dtype if dtype.kind == "f" else values.dtype)
         largest = float(np.maximum(values.max(initial=0), -values.min(initial=0)))
@@ -149,13 +136,10 @@ def _check_range(name: str, values: np.ndarray, dtype: np.dtype) -> None:
 
 @cache
 def _most(dtype: np.dtype) -> float:
-    """Return the largest size that a value of a dtype may have.
-
-    With larger weights every client's loss and gradient would be infinite in the next round, and so
-    would the square of a change in the memory of an adaptive base strategy. In double precision no
-    more is allowed than in single: sketches of it would be infinite on the wire. In half precision
-    the dtype's own range counts, so there such a square may be infinite: `aggregate` sees to that.
-    """
+    """Return the largest size that a value of a dtype may have."""
+    # The square of a change is in the memory of an adaptive base strategy, and must be finite. In
+    # double precision no more is allowed than in single: sketches of it would be infinite on the
+    # wire. In half precision such a square may be infinite: `aggregate` sees to that.
     square = float(np.sqrt(np.finfo(np.float32).max)) / 4
     return min(square, float(np.finfo(dtype).max))
 

@@ -95,7 +95,7 @@ class Introductions:
         self._grid = grid
         self._open: OpenMessages | None = None
         if isinstance(grid, PollingGrid):
-            self._open = grid.open_messages([])
+            self._open = OpenMessages(grid)
         self._sent: dict[int, Message] = {}
         self._found: list[Message] = []
         self._given_up: dict[int, str] = {}  # by a grid that is given all at once
