@@ -228,7 +228,7 @@ def _replace(content: RecordDict, metrics: Mapping[Key, object]) -> None:
 
 def _singles(content: RecordDict) -> dict[str, float]:
     return {
-        name: _floats(value)[0]
+        name: _float(value)
         for metrics in content.metric_records.values()
         for name, value in metrics.items()
         if not isinstance(value, list)
@@ -236,9 +236,11 @@ def _singles(content: RecordDict) -> dict[str, float]:
 
 
 def _floats(value: Any) -> list[float]:
-    """Return a metric as floating point; a whole number beyond its range is infinite."""
-    values = value if isinstance(value, list) else [value]
+    return [_float(entry) for entry in (value if isinstance(value, list) else [value])]
+
+
+def _float(value: Any) -> float:
     try:
-        return [float(entry) for entry in values]
-    except OverflowError:
-        return [entry for one in values for entry in _floats(one)] if values[1:] else [math.inf]
+        return float(value)
+    except OverflowError:  # a whole number beyond the range of floating point
+        return math.inf
