@@ -12,8 +12,8 @@ __all__ = [
     "FORMS",
     "SMALLEST_RATIO",
     "Form",
-    "check_order",
     "check_parameters",
+    "mirrored",
     "norm_ratio",
     "score",
     "score_products",
@@ -29,15 +29,10 @@ _LARGEST_ORDER = 100  # beyond some 1,000, coefficients and powers leave float64
 _CHUNK = 1 << 18  # pairs scored at a time, which bounds the temporaries
 
 
-def check_order(p: float) -> None:
-    """Raise ValueError unless p is a number from 1 to 100."""
+def check_parameters(p: float, form: str) -> None:
+    """Raise ValueError unless p is a number from 1 to 100 and the form exists."""
     if isinstance(p, bool) or not isinstance(p, Real) or not 1 <= p <= _LARGEST_ORDER:
         raise ValueError(f"p is {p!r}, want a number from 1 to {_LARGEST_ORDER}; the paper takes 4")
-
-
-def check_parameters(p: float, form: str) -> None:
-    """Raise ValueError unless the order is one of `check_order` and the form exists."""
-    check_order(p)
     if form not in FORMS:
         raise ValueError(f"form is {form!r}, want one of {', '.join(FORMS)}")
 
@@ -100,9 +95,13 @@ def score_products(
         similarity[rows] = score(xp, p, form, high, low, gap, ratio, larger)
         close = xp.triu(low < threshold * high, start + 1)
         reported.append((xp.argwhere(close), high[close], gap[close]))
+    return mirrored(xp, similarity, norms, form), reported
+
+
+def mirrored(xp: Any, similarity: Array, norms: Array, form: Form) -> Array:
+    """Return similarities with the upper triangle below too, and each vector's with itself."""
     upper = xp.triu(similarity, 1)
     similarity = upper + upper.T
-    # Of a vector with itself nothing needs computing.
     places = xp.argwhere(norms == norms)[:, 0]
     similarity[places, places] = 0.5 / norms if form == "printed" else xp.ones_like(norms)
-    return similarity, reported
+    return similarity

@@ -16,11 +16,9 @@ def without_colours(text: str) -> str:
 def in_one_line(text: str) -> str:
     """Return what a stranger says as one line without control characters, fit for a log."""
     plain = without_colours(text)
-    return " ".join("".join(" " if _controls(letter) else letter for letter in plain).split())
-
-
-def _controls(letter: str) -> bool:
-    return unicodedata.category(letter) in ("Cc", "Cs")
+    controls = ("Cc", "Cs")
+    shown = (" " if unicodedata.category(letter) in controls else letter for letter in plain)
+    return " ".join("".join(shown).split())
 
 
 def one_line(error: BaseException) -> str:

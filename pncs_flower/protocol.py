@@ -40,33 +40,15 @@ __all__ = [
     "client_order",
 ]
 
-MARKER = "pncs"
-"""Name of the config record that marks a message, and of the one that answers it."""
-
-SUMMARY = "pncs-summary"
-"""Name of the array record that holds a summary: one sketch per layer, or `LOSS` and
-`NUM_EXAMPLES`."""
-
-KEPT = "kept"
-"""Entry of the marker that says that a client should have its update."""
-
-TICKET = "ticket"
-"""Entry of the marker that names one pre-round: no other one, of this run or another, has it."""
-
-LOST = "lost"
-"""Entry of the marker with which a client says that it does not have it."""
-
-LOSS = "loss"
-"""Name of the mean loss over a client's examples."""
-
-NUM_EXAMPLES = "num-examples"
-"""Name of the number of examples, in summaries and in metrics."""
-
-PROBLEM = "problem"
-"""Entry of the marker with which a client says why it cannot introduce itself."""
-
-MAX_EXAMPLES = "pncs-max-examples"
-"""Name of the entry in an evaluation's config that says how many examples are enough."""
+MARKER = "pncs"  # the config record that marks a message, and the one that answers it
+SUMMARY = "pncs-summary"  # the array record: one sketch per layer, or LOSS and NUM_EXAMPLES
+KEPT = "kept"  # entry of the marker: the client should have its update
+TICKET = "ticket"  # entry of the marker that names one pre-round, of this run alone
+LOST = "lost"  # entry of the marker with which a client says that it does not have it
+PROBLEM = "problem"  # entry of the marker: why a client cannot introduce itself
+LOSS = "loss"  # the mean loss over a client's examples
+NUM_EXAMPLES = "num-examples"  # in summaries and in metrics
+MAX_EXAMPLES = "pncs-max-examples"  # in an evaluation's config: how many examples are enough
 
 INTRODUCE: Literal["introduce"] = "introduce"
 SUMMARIZE: Literal["summarize"] = "summarize"

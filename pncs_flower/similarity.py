@@ -11,6 +11,7 @@ from pncs_flower.forms import (
     SMALLEST_RATIO,
     Form,
     check_parameters,
+    mirrored,
     norm_ratio,
     score,
     score_products,
@@ -199,10 +200,7 @@ def _by_pairs(rows: Rows, scales: np.ndarray, p: float, form: Form) -> Array:
     high, low = xp.maximum(plus, minus), xp.minimum(plus, minus)
     similarity = rows.zeros(rows.num_rows, rows.num_rows)
     similarity[first, second] = score(xp, p, form, high, low, gap / ratio, ratio, larger)
-    similarity = similarity + similarity.T
-    places = rows.beside(np.arange(rows.num_rows))
-    similarity[places, places] = 0.5 / norms if form == "printed" else xp.ones_like(norms)
-    return similarity
+    return mirrored(xp, similarity, norms, form)
 
 
 def _divisors(xp: Any, first: Array, second: Array, form: Form) -> Array:

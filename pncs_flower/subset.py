@@ -9,7 +9,7 @@ from pncs_flower.objective import SubsetObjective
 from pncs_flower.subset_exact import best_of_all
 from pncs_flower.subset_search import search_subset
 
-__all__ = ["NearestMean", "Subset", "least_aligned_subset", "nearest_mean_subset"]
+__all__ = ["Subset", "least_aligned_subset", "nearest_mean_subset"]
 
 _LARGEST = 1e290  # of a similarity, so that sums of them stay finite
 _MAX_SUBSETS = 5_000_000  # all of them are looked at up to here
@@ -35,15 +35,6 @@ class Subset:
 
     indices: tuple[int, ...]
     mean_similarity: float
-    optimal: bool
-
-
-@dataclass(frozen=True)
-class NearestMean:
-    """Vectors (sorted rows) whose mean is at a distance from a target; optimal as in `Subset`."""
-
-    indices: tuple[int, ...]
-    distance: float
     optimal: bool
 
 
@@ -88,10 +79,9 @@ def least_aligned_subset(
     num_clients = len(pairs)
     _check_size(size, num_clients)
     if size == 1:
-        others = max(1, num_clients - 1)
-        objective = SubsetObjective(np.zeros_like(pairs), pairs.sum(axis=1) / others, 1)
-        indices, optimal = best_of_all(objective), True
-        return Subset(indices, float(objective.linear[indices[0]]), optimal)
+        to_others = pairs.sum(axis=1) / max(1, num_clients - 1)
+        indices = best_of_all(SubsetObjective(np.zeros_like(pairs), to_others, 1))
+        return Subset(indices, float(to_others[indices[0]]), optimal=True)
     objective = SubsetObjective(pairs, np.zeros(num_clients), size)
     indices, optimal = _minimise(objective, seed, budget_seconds)
     return Subset(indices, objective.value(np.array(indices)) / comb(size, 2), optimal)
@@ -103,10 +93,8 @@ def nearest_mean_subset(
     size: int,
     weights: np.ndarray | None = None,
     seed: int = 0,
-    *,
-    budget_seconds: float | None = None,
-) -> NearestMean:
-    """Return the vectors (K, d) whose (weighted) mean is nearest in L2 to a target (d,)."""
+) -> tuple[tuple[int, ...], bool]:
+    """Return those of K vectors whose mean is nearest to a target, and whether that is sure."""
     vectors = np.asarray(vectors, dtype=np.float64)
     target = np.asarray(target, dtype=np.float64)
     if vectors.ndim != 2 or target.shape != vectors.shape[1:]:
@@ -127,23 +115,18 @@ def nearest_mean_subset(
             raise ValueError(f"weights are {weights}, want {num_vectors} finite positive numbers")
         offsets = offsets * weights[:, None]
     # By a power of two, which rounds nothing: squares must not overflow.
-    exponent = int(np.frexp(np.max(np.abs(offsets), initial=0.0))[1])
-    offsets = np.ldexp(offsets, -exponent)
+    offsets = np.ldexp(offsets, -np.frexp(np.max(np.abs(offsets), initial=0.0))[1])
     # |sum of a_i (v_i - t)|^2 / (sum of a_i)^2, spelled out over members and pairs.
     products = offsets @ offsets.T
     squares = np.diagonal(products).copy()
     pairs = 2 * products
     np.fill_diagonal(pairs, 0.0)
     objective = SubsetObjective(pairs, squares, size, weights)
-    indices, optimal = _minimise(objective, seed, budget_seconds)
-    chosen = list(indices)
-    mean = np.average(vectors[chosen], axis=0, weights=None if weights is None else weights[chosen])
-    distance = np.linalg.norm(np.ldexp(mean - target, -exponent))
-    return NearestMean(indices, float(np.ldexp(distance, exponent)), optimal)
+    return _minimise(objective, seed)
 
 
 def _minimise(
-    objective: SubsetObjective, seed: int, budget_seconds: float | None
+    objective: SubsetObjective, seed: int, budget_seconds: float | None = None
 ) -> tuple[tuple[int, ...], bool]:
     num_clients = len(objective.linear)
     if 2 * objective.size > num_clients:  # fewer to look at

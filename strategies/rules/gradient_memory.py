@@ -83,16 +83,16 @@ class GradientMemoryRule(SelectionRule):
         size = min(now.num_selected, len(eligible))
         if size == 0:  # all that are known cool down
             return Choice(tuple(unknown[: now.num_selected]), state=after)
-        subset = nearest_mean_subset(
+        indices, optimal = nearest_mean_subset(
             np.stack([table[client] for client in eligible]),
             wanted,
             size,
             weights=self._weights(eligible, now),
             seed=derive_seed(now.seed, "subset search", now.number),
         )
-        chosen = [eligible[index] for index in subset.indices]
+        chosen = [eligible[index] for index in indices]
         chosen += unknown[: now.num_selected - size]
-        return Choice(tuple(chosen), optimal=subset.optimal, state=after)
+        return Choice(tuple(chosen), optimal=optimal, state=after)
 
     def observe(self, state: RuleState, now: Round, delivered: Mapping[str, Metrics]) -> RuleState:
         """Take what was applied out of the residual; what a client failed to deliver stays in."""
