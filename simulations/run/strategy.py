@@ -19,7 +19,7 @@ from pncs_flower.strategies.rules.power_of_choice import Variant
 from ..config import Config
 from ..machine.logs import errors_only
 
-__all__ = ["build_strategy"]
+__all__ = ["build_strategy", "parameter_names"]
 
 Make = type[RuleStrategy]
 
@@ -67,6 +67,13 @@ def build_strategy(config: Config, checkpoint: Path | None = None) -> SelectionS
         raise ValueError(
             f"strategy = {config.strategy!r}, rule = {config.rule!r}: {error}"
         ) from error
+
+
+def parameter_names(config: Config) -> list[str]:
+    """Return the parameters that the rule of the settings has besides how many it selects."""
+    path = config.strategy
+    known = parameters(_import_rule(path) if ":" in path else _named(config)[0].rule_type)
+    return [name for name in known if name != "num_selected"]
 
 
 def _named(config: Config) -> tuple[Make, dict[str, Any]]:

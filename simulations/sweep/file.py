@@ -14,6 +14,7 @@ from .sweep import Sweep, short
 
 __all__ = ["changed", "part_of", "read_sweep"]
 
+_PARAMETER = "rule."
 _AXES = ("rules", "shards", "dirichlet", "layers", "selected", "queue")
 
 
@@ -23,6 +24,13 @@ def read_sweep(path: Path) -> Sweep:
         values = read_toml(path)
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file {path}") from None
+    axes = [key for key in values if key.startswith(_PARAMETER)]
+    found: dict[str, Any] = {}
+    for table in (values, values.get("quick")):
+        if isinstance(table, dict) and axes:
+            own = {key.removeprefix(_PARAMETER): table.pop(key) for key in axes if key in table}
+            table["parameters"] = {**found, **own}
+            found = found or own
     with in_plain_words(f"{path}: ", Sweep):
         sweep = TypeAdapter(Sweep).validate_python(values)
     with in_plain_words(f"{path}: quick: ", Sweep):

@@ -43,25 +43,10 @@ def run_sweep(
 ) -> dict[str, str]:
     """Run what is missing, and return the reason of each cell that failed.
 
-    Parameters
-    ----------
-    sweep : Sweep
-        What to run.
-    folder : Path
-        Takes ``sweep.json`` and a file for each cell, whole or not at all; and in ``failed`` the
-        tracebacks of those that failed.
-    workers : int
-        Processes, each with one cell at a time: Ray tasks, on the cluster of ``RAY_ADDRESS`` if
-        that is set. 0 runs one cell after the other in this process.
-    on_cell, on_start : callable
-        ``on_cell(cell, done, total)`` is called when a cell is over, well or not, ``on_start(done,
-        total)`` before the first; those of the tuning are counted by themselves.
-
-    Raises
-    ------
-    ValueError, FileNotFoundError
-        Before anything runs, if a cell cannot be run, a file is damaged, or another process runs
-        a sweep in this folder. If no learning rate is of use to a rule.
+    ``folder`` takes ``sweep.json`` and a file for each cell. ``workers`` are Ray tasks with one
+    cell at a time, 0 for one after the other in this process. What cannot be run, a damaged file,
+    or another process in the folder is an error before anything runs. ``on_cell(cell, done,
+    total)`` is called when a cell is over, well or not, ``on_start(done, total)`` before the first.
     """
     folder.mkdir(parents=True, exist_ok=True)
     elsewhere = workers > 0 and "RAY_ADDRESS" in os.environ

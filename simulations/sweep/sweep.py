@@ -7,10 +7,18 @@ from hashlib import blake2b
 from itertools import product
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, StrictFloat, StrictInt, StrictStr
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+)
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from ..config import Config, Scalar, default_run_config, format_toml, merged
+from ..config import Config, Scalar, default_run_config, format_toml, merged, parse_rule
 from ..validation import Count
 from .plan import CHECKED, Report
 
@@ -39,30 +47,25 @@ _LAYERS: dict[tuple[str, int], dict[str, Scalar]] = {
     ("scratch", 1): {"model": "linear"},
     ("scratch", 2): {"model": "mlp"},
 }
-# The settings that an axis has the say in, so that no label of a report is false.
-_OF_AXES = {
-    "strategy": "rules",
-    "num-selected": "selected",
-    "partition": "shards or dirichlet",
-    "shards-per-client": "shards",
-    "dirichlet-alpha": "dirichlet",
-    "seed": "seeds",
+# Of these a label would say otherwise, or a cell, which leaves one file, has no use for them.
+_SINGLE = "is for a single run (pncs run --set): leave it out of a sweep"
+_REFUSED = {
+    "strategy": "is an axis of a sweep: use rules",
+    "num-selected": "is an axis of a sweep: use selected",
+    "partition": "is an axis of a sweep: use shards or dirichlet",
+    "shards-per-client": "is an axis of a sweep: use shards",
+    "dirichlet-alpha": "is an axis of a sweep: use dirichlet",
+    "seed": "is an axis of a sweep: use seeds",
+    "output-dir": _SINGLE,
+    "tensorboard": _SINGLE,
+    "checkpoint": _SINGLE,
+    "resume": _SINGLE,
 }
-# A cell leaves one file, and is run again from its start.
-_OF_SINGLE_RUNS = ("output-dir", "tensorboard", "checkpoint", "resume")
 _THE_SAME = ("num-rounds", "dataset", "data-dir", "evaluate-on", "model", "trainable-layers")
 T = TypeVar("T")
 _LONGEST_NAME = 200  # of 255 bytes that a file name may have, with what comes after it
-PLACES = (
-    "output-dir",
-    "data-dir",
-    "cache-dir",
-    "weights",
-    "device",
-    "tensorboard",
-    "checkpoint",
-    "resume",
-)
+PLACES: tuple[str, ...] = ("output-dir", "data-dir", "cache-dir", "weights", "device")
+PLACES += ("tensorboard", "checkpoint", "resume")
 """Settings that say where something is or computes, and change no result."""
 
 
@@ -81,6 +84,7 @@ def _different(values: tuple[T, ...]) -> tuple[T, ...]:
 Label = Annotated[StrictStr, AfterValidator(_label)]
 Rate = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 Axis = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_different)]
+Value = StrictBool | StrictInt | StrictFloat | StrictStr
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ def readable_name(panel: str, line: str, seed: int) -> str:
 class Tune:
     """Learning rates, of which each rule has the best in each panel, and the runs for each."""
 
-    lr: Annotated[tuple[Rate, ...], Field(min_length=1), AfterValidator(_different)]
+    lr: Axis[Rate]
     seeds: Count
 
 
@@ -153,18 +157,20 @@ class Sweep:
     """The product of rules, axes and seeds.
 
     ``rules`` are names of the app's strategies, ``"all"`` for every client, or labels of ``rule``,
-    the settings of one rule alone, which then name their ``strategy``. ``quick`` has what a quick
-    version replaces: keys of the sweep, and settings. docs/sweeps.md says what the others are.
+    the settings of one rule alone, which then name their ``strategy``. ``parameters`` are values of
+    ``rule.KEY``, for the rules that have it. ``quick`` has what a quick version replaces: keys of
+    the sweep, and settings. docs/sweeps.md says what the others are.
     """
 
     title: Label
-    rules: Annotated[tuple[Label, ...], Field(min_length=1), AfterValidator(_different)]
+    rules: Axis[Label]
     clients: Count = 10
     shards: Annotated[tuple[StrictInt, ...], AfterValidator(_different)] = (2,)
     dirichlet: Annotated[tuple[StrictFloat, ...], AfterValidator(_different)] = ()
     layers: Axis[Literal[1, 2]] = (1,)
     selected: Axis[StrictInt] = (2,)
     queue: Axis[StrictInt] = (-1,)
+    parameters: Mapping[str, Axis[Value]] = field(default_factory=dict)
     seeds: Count = 10
     model: Literal["vgg16", "scratch"] = "scratch"
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -180,6 +186,7 @@ class Sweep:
         if not self._partitions():
             raise ValueError("shards and dirichlet are both empty: give at least one partition")
         self._check_settings()
+        self._check_parameters()
         cells = self.cells()
         _check_names(cells)
         lines = list(dict.fromkeys(cell.line for cell in cells))
@@ -193,7 +200,7 @@ class Sweep:
 
     def _check_settings(self) -> None:
         """Refuse settings that are an axis, or that leave nothing to compare."""
-        more = {"queue-length": "queue"} if len(self.queue) > 1 else {}
+        more = {"queue-length": "is an axis of a sweep: use queue"} if len(self.queue) > 1 else {}
         refuse_axes(self.settings, more)
         for rule, own in self.rule.items():
             if rule not in self.rules:
@@ -213,45 +220,58 @@ class Sweep:
                     f"lr = {own['lr']} beside tune, which chooses lr: have one of them"
                 )
 
+    def _check_parameters(self) -> None:
+        """Refuse parameters that no rule has, or that settings give too."""
+        for own in (self.settings, *self.rule.values()):
+            given = parse_rule(merged(own).get("rule", ""))
+            for key in given.keys() & self.parameters.keys():
+                raise ValueError(
+                    f"rule.{key} = {given[key]} is an axis of this sweep: leave it out of the "
+                    "settings, or give its values there alone"
+                )
+        known = {rule: self._parameters_of(rule) for rule in self.rules if self.parameters}
+        for key in self.parameters:
+            if not any(key in names for names in known.values()):
+                have = "; ".join(f"{r} has {', '.join(n) or 'none'}" for r, n in known.items())
+                raise ValueError(f"rule.{key}: no rule of the sweep has this parameter: {have}")
+
+    def _parameters_of(self, rule: str) -> list[str]:
+        from ..run.strategy import parameter_names  # takes seconds, and most sweeps have none
+
+        strategy = "uniform" if rule == ALL_CLIENTS else rule
+        own = {"strategy": strategy, **self.rule.get(rule, {})}
+        return parameter_names(Config.from_run_config(merged(default_run_config(), own)))
+
     @property
     def reference(self) -> str:
         """The line that every other is tested against, whether or not it comes to a result."""
-        return self.report.reference or self._line(self.rules[0], self.queue[0])
+        return self.report.reference or next(iter(self._lines(self.rules[0], self.queue[0])))
 
     def cells(self) -> list[Cell]:
         """Return all runs, seed by seed, so that what is there first is comparable."""
         result = []
         defaults = default_run_config()
-        for seed, (partition, split), layers, selected, queue, rule in product(
-            range(self.seeds),
-            self._partitions().items(),
-            self.layers,
-            self.selected,
-            self.queue,
-            self.rules,
+        lines = {(rule, q): self._lines(rule, q) for q in self.queue for rule in self.rules}
+        for seed, (partition, split), layers, selected, (rule, queue) in product(
+            range(self.seeds), self._partitions().items(), self.layers, self.selected, lines
         ):
-            if rule == ALL_CLIENTS and queue != self.queue[0]:
-                continue  # nobody is left to rest
+            everybody = rule == ALL_CLIENTS
             common: dict[str, Any] = {
                 **_LAYERS[self.model, layers],
-                "strategy": "uniform" if rule == ALL_CLIENTS else rule,
+                "strategy": "uniform" if everybody else rule,
                 **split,
-                "num-selected": self.clients if rule == ALL_CLIENTS else selected,
-                "queue-length": 0 if rule == ALL_CLIENTS else queue,
+                "num-selected": self.clients if everybody else selected,
+                "queue-length": 0 if everybody else queue,
                 "seed": seed,
             }
-            settings = merged(defaults, common, self.settings, self.rule.get(rule, {}))
-            _check_network(settings, _LAYERS[self.model, layers])
-            cell = Cell(
-                panel=f"{partition}, layers {layers}, selected {selected}",
-                line=self._line(rule, queue),
-                rule=rule,
-                seed=seed,
-                clients=self.clients,
-                settings=settings,
-            )
-            _ = cell.config  # what is wrong is said before anything runs
-            result.append(cell)
+            for line, values in lines[rule, queue].items():
+                own = self.rule.get(rule, {})
+                settings = merged(defaults, common, self.settings, own, values)
+                _check_network(settings, _LAYERS[self.model, layers])
+                panel = f"{partition}, layers {layers}, selected {selected}"
+                cell = Cell(panel, line, rule, seed, self.clients, settings)
+                _ = cell.config  # what is wrong is said before anything runs
+                result.append(cell)
         return result
 
     def quickened(self) -> "Sweep":
@@ -267,9 +287,19 @@ class Sweep:
         settings = {**self.settings, **settings}
         return replace(self, **keys, title=f"{self.title}; quick", settings=settings, quick={})
 
-    def _line(self, rule: str, queue: int) -> str:
-        # Of all clients nobody is left to rest: no length of the queue is theirs.
-        return rule if len(self.queue) == 1 or rule == ALL_CLIENTS else f"{rule} L={queue}"
+    def _lines(self, rule: str, queue: int) -> dict[str, dict[str, Any]]:
+        """Return the parameters of each line of a rule with a length of the queue."""
+        if rule == ALL_CLIENTS:  # nobody is left to rest: no length of the queue is theirs
+            return {rule: {}} if queue == self.queue[0] else {}
+        name = rule if len(self.queue) == 1 else f"{rule} L={queue}"
+        known = self._parameters_of(rule) if self.parameters else []
+        axes = {key: values for key, values in self.parameters.items() if key in known}
+        return {
+            " ".join(
+                [name, *(f"{key}={value}" for key, value in zip(axes, values, strict=True))]
+            ): {f"rule.{key}": value for key, value in zip(axes, values, strict=True)}
+            for values in product(*axes.values())
+        }
 
     def _partitions(self) -> dict[str, dict[str, Scalar]]:
         """Return how the data is divided, by what a panel says of it."""
@@ -284,17 +314,9 @@ class Sweep:
 
 def refuse_axes(settings: Mapping[str, Scalar], more: Mapping[str, str] | None = None) -> None:
     """Refuse settings of which a label would say otherwise, or that are of no use in a sweep."""
-    for key, axis in {**_OF_AXES, **(more or {})}.items():
+    for key, why in {**_REFUSED, **(more or {})}.items():
         if key in settings:
-            raise ValueError(
-                f"the setting {key} = {settings[key]} is an axis of a sweep: use {axis}"
-            )
-    for key in _OF_SINGLE_RUNS:
-        if key in settings:
-            raise ValueError(
-                f"the setting {key} = {settings[key]} is for a single run (pncs run --set): leave "
-                "it out of a sweep"
-            )
+            raise ValueError(f"the setting {key} = {settings[key]} {why}")
 
 
 def _check_network(settings: Mapping[str, Scalar], own: Mapping[str, Scalar]) -> None:

@@ -140,7 +140,7 @@ def test_what_is_wrong_is_named_with_its_file(tmp_path: Path, text: str, message
 def test_an_unknown_rule_is_named(tmp_path: Path) -> None:
     path = tmp_path / "sweep.toml"
     path.write_text('title = "a sweep"\nrules = ["pnsc"]\n')
-    with pytest.raises(ValueError, match="strategy = 'pnsc' must be one of pncs"):
+    with pytest.raises(ValueError, match="strategy = 'pnsc' must be one of "):
         read_sweep(path)
 
 
@@ -255,3 +255,36 @@ def test_parameters_of_rules_are_set_for_all_and_for_one(tmp_path: Path) -> None
     cells = read_sweep(write(tmp_path, text)).cells()
     assert [cell.settings["rule"] for cell in cells] == ["p = 2, per_layer = true", ""]
     assert "--set 'rule=p = 2, per_layer = true'" in cells[0].command
+
+
+AXIS = 'seeds = 1\n"rule.p" = [2, 4]\n'
+
+
+def test_values_of_a_rules_parameter_are_lines_of_the_rules_that_have_it(tmp_path: Path) -> None:
+    text = AXIS + '[rule.pncs]\nrule.form = "printed"\n[quick]\n"rule.p" = [6]\n'
+    sweep = read_sweep(write(tmp_path, text))
+    assert [(cell.line, cell.settings["rule"]) for cell in sweep.cells()] == [
+        ("pncs p=2", 'form = "printed", p = 2'),
+        ("pncs p=4", 'form = "printed", p = 4'),
+        ("uniform", ""),
+    ]
+    assert sweep.reference == "pncs p=2"
+    assert [cell.line for cell in sweep.quickened().cells()] == ["pncs p=6", "uniform"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('"rule.q" = [2]', r"rule.q: no rule of the sweep has this parameter: pncs has p, .* none"),
+        ('"rule.p" = 2', "p = 2 must be a list"),
+        ('"rule.p" = [2, 2]', "p = .* must be a list of different values"),
+        ('"rule.p" = [2]\n[rule.pncs]\nrule.p = 4', "rule.p = 4 is an axis of this sweep"),
+        ('"rule.p" = [2]\n[settings]\n"rule.p" = 4', "rule.p = 4 is an axis of this sweep"),
+        ('"rule.p" = [2]\n[settings]\nrule = "p = 4"', "rule.p = 4 is an axis of this sweep"),
+    ],
+)
+def test_parameters_of_rules_that_make_no_lines_are_refused(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=rf"sweep\.toml: .*{message}"):
+        read_sweep(write(tmp_path, text))
