@@ -65,15 +65,6 @@ class Holdings:
     Copies are kept while there is room: each of the processes that play clients, one for each
     core, then has its own. Beyond that an answer is copied anew out of the data set, which is
     memory-mapped, and so one for all processes, where it comes from frozen layers.
-
-    Parameters
-    ----------
-    config : Config
-        The settings of the run.
-    num_clients : int
-        How many clients there are.
-    room : int
-        Bytes of examples to keep.
     """
 
     def __init__(self, config: Config, num_clients: int, room: int) -> None:

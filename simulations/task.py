@@ -34,37 +34,19 @@ class Inputs:
 
     So the arrays cannot be written to, and what `train_tensors` and `test_tensors` return is the
     caller's own.
-
-    Attributes
-    ----------
-    train, test : np.ndarray
-        Shape (N, ...): uint8 images, 0 to ``max_value``, or float32 features.
-    train_labels, test_labels : np.ndarray
-        Shape (N,), dtype int64; the test examples are those that the model is judged by.
-    num_classes : int
-        How many labels there are.
-    max_value : int or None
-        The value of a white pixel; None for features.
-    title : str
-        What figures say of the data.
-    notes : tuple of str
-        What a reader of the results must know of the features.
-    moments : tuple of np.ndarray, optional
-        Mean and deviation by which features are standardized, each of an example's shape.
-    places : np.ndarray, optional
-        Where in ``train`` the training example of each label is, if not all of it is used.
     """
 
-    train: NDArray[Any]
+    train: NDArray[Any]  # (N, ...): uint8 images, or float32 features
     train_labels: NDArray[np.int64]
-    test: NDArray[Any]
+    test: NDArray[Any]  # what the model is judged by
     test_labels: NDArray[np.int64]
     num_classes: int
-    max_value: int | None
+    max_value: int | None  # of a white pixel; None for features
     title: str
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what a reader of the results must know of the features
+    # Mean and deviation by which features are standardized.
     moments: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
-    places: NDArray[np.int64] | None = None
+    places: NDArray[np.int64] | None = None  # in `train`, if not all of it is used
 
     def __post_init__(self) -> None:
         for name in ("train", "train_labels", "test", "test_labels"):
@@ -86,13 +68,7 @@ class Inputs:
         check_partition(self.train_labels, num_clients, config.partition, **_division(config))
 
     def divide(self, config: Config, num_clients: int) -> list[NDArray[np.int64]]:
-        """Return the training examples of each client, as the settings divide them.
-
-        Raises
-        ------
-        ValueError
-            If they cannot be divided so.
-        """
+        """Return the training examples of each client, as the settings divide them."""
         return partition_examples(
             self.train_labels, num_clients, config.partition, **_division(config)
         )
@@ -127,25 +103,12 @@ def _division(config: Config) -> dict[str, Any]:
 
 
 def load_inputs(config: Config) -> Inputs:
-    """Return the examples of a run, which are kept for the next run that has the same.
-
-    Raises
-    ------
-    ValueError, FileNotFoundError
-        If data or weights are not there, or do not fit the settings.
-    """
+    """Return the examples of a run, which are kept for the next run that has the same."""
     return _load(config.of_inputs())
 
 
 def inputs_fingerprint(config: Config) -> str:
-    """Hash the files that a run's examples come from, by their contents.
-
-    Returns
-    -------
-    str
-        The same for the same files wherever they are; another one where this release computes
-        other examples from them than an earlier one did.
-    """
+    """Hash the files that a run's examples come from, by their contents."""
     found = dataset_fingerprint(config.dataset, config.data_dir)
     if config.has_frozen_layers:
         found += weights_fingerprint(config.weights, config.model)

@@ -48,45 +48,13 @@ class _UpTo(nn.Module):
 
 
 def cut_before(name: str, layers: Sequence[str]) -> str:
-    """Return the first trained layer, before which a network is cut.
-
-    Parameters
-    ----------
-    name : str
-        torchvision's name of a classifier, such as ``resnet18``.
-    layers : sequence of str
-        The layers that are trained, under torchvision's names.
-
-    Raises
-    ------
-    ValueError
-        If there is no such classifier, or these are not its last layers, one after the other, of
-        which the last is linear.
-    """
+    """Return the first trained layer, before which a network is cut."""
     _tail(_empty(name), name, layers)
     return layers[0]
 
 
 def frozen_part(name: str, state: State, layers: Sequence[str], sample: Tensor) -> nn.Module:
-    """Return a network up to its trained layers, in evaluation mode.
-
-    Parameters
-    ----------
-    name : str
-        torchvision's name.
-    state : mapping of str to Tensor
-        All weights of the frozen layers.
-    layers : sequence of str
-        The trained layers.
-    sample : Tensor
-        A few images as the network wants them, shape (N, 3, height, width), to try it on.
-
-    Raises
-    ------
-    ValueError
-        If weights are missing, not finite or of another shape; if the images are too small; or if
-        the network does more after its last layers than to return what they made.
-    """
+    """Return a network up to its trained layers, in evaluation mode."""
     with torch.random.fork_rng(
         devices=[]
     ):  # what it draws is overwritten, but for buffers it keeps
@@ -130,27 +98,7 @@ def build_tail(
     state: State | None = None,
     seed: int = 0,
 ) -> nn.Module:
-    """Return the trained layers, under torchvision's names.
-
-    Parameters
-    ----------
-    name : str
-        torchvision's name.
-    layers : sequence of str
-        The trained layers, from the first to the network's last.
-    num_classes : int
-        How many outputs there are.
-    state : mapping of str to Tensor, optional (default: None)
-        Weights to start from; the last layer, and what is missing, are drawn. With None all are
-        left undefined, for those who overwrite them.
-    seed : int (default: 0)
-        Seed of what is drawn, as PyTorch draws it.
-
-    Raises
-    ------
-    ValueError
-        If these layers cannot be trained.
-    """
+    """Return the trained layers, under torchvision's names."""
     tail = _tail(_empty(name), name, layers)
     *parents, own = layers[-1].split(".")
     last: Any = tail.get_submodule(layers[-1])

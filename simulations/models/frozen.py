@@ -41,19 +41,7 @@ _PARTIAL = ".partial-"
 
 
 class FrozenData:
-    """A folder of the cache, opened and found whole.
-
-    Parameters
-    ----------
-    folder : Path
-        Holds ``train.npy`` and ``test.npy`` (shape (N, ...), float32, memory-mapped), the labels,
-        and ``about.json``.
-
-    Raises
-    ------
-    ValueError
-        If a file is not as it was written.
-    """
+    """A folder of the cache, opened and found whole."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -93,15 +81,7 @@ class FrozenData:
 
 
 def load_frozen(config: Config) -> FrozenData:
-    """Return the output of the frozen layers for every example; computed if it is not on disk.
-
-    Raises
-    ------
-    ValueError
-        If the settings or files do not fit, or if what is on disk is damaged.
-    FileNotFoundError
-        If data or weights are not there.
-    """
+    """Return the output of the frozen layers for every example; computed if it is not on disk."""
     default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "pncs-flower"
     source = _Source(
         config.model,

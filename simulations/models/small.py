@@ -19,26 +19,7 @@ _SIDE = 64
 def build_model(
     name: str, image_shape: tuple[int, int, int], num_classes: int, seed: int = 0
 ) -> nn.Module:
-    """Build a model whose weights depend on the seed alone.
-
-    Parameters
-    ----------
-    name : {"linear", "mlp", "cnn", "resnet18", "mobilenet_v3_small"}
-        ``"linear"`` has the layer fc; ``"mlp"`` fc1 and fc2; ``"cnn"`` conv1, conv2, fc1 and fc2.
-        The others are torchvision's, from random weights; its names of layers follow ``network.``,
-        such as ``network.fc``.
-    image_shape : tuple of int
-        Channels, height and width.
-    num_classes : int
-        How many outputs there are.
-    seed : int (default: 0)
-        Seed of the initial weights. PyTorch's global random state is left as it was.
-
-    Raises
-    ------
-    ValueError
-        If there is no such model.
-    """
+    """Build a model whose weights depend on the seed alone."""
     models = {"linear": Linear, "mlp": MLP, "cnn": CNN}
     if name not in (*models, *TORCHVISION):
         raise ValueError(f"model {name!r} must be one of {', '.join((*models, *TORCHVISION))}")

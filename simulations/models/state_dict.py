@@ -12,13 +12,7 @@ State = Mapping[str, Tensor]
 
 
 def weights_file(path: str, network: str) -> Path:
-    """Return the file of weights of one of torchvision's networks.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is none; says how to have it.
-    """
+    """Return the file of weights of one of torchvision's networks."""
     file = Path(path).expanduser()
     if not path or not file.is_file():
         raise FileNotFoundError(
@@ -30,15 +24,7 @@ def weights_file(path: str, network: str) -> Path:
 
 
 def read_state(path: str, network: str) -> State:
-    """Read a state dict.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file; says how to have it.
-    ValueError
-        If it holds anything else.
-    """
+    """Read a state dict."""
     file = weights_file(path, network)
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)

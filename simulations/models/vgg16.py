@@ -45,13 +45,7 @@ _NORMALIZATION = {
 
 
 class LastLayers(nn.Module):
-    """The trained end of the network, under torchvision's names.
-
-    Parameters
-    ----------
-    layers : mapping of str to nn.Module
-        The modules of ``classifier`` by their place in it, such as ``"6"``.
-    """
+    """The trained end of the network, under torchvision's names."""
 
     def __init__(self, layers: Mapping[str, nn.Module]) -> None:
         super().__init__()
@@ -65,15 +59,7 @@ class LastLayers(nn.Module):
 
 @dataclass(frozen=True)
 class FrozenLayers:
-    """A stretch of frozen layers, in evaluation mode.
-
-    Attributes
-    ----------
-    network : nn.Module
-        From the convolutions' input, or from their output, to the cut.
-    drawn : tuple of str
-        The layers whose weights the file lacks.
-    """
+    """A stretch of frozen layers, in evaluation mode."""
 
     network: nn.Module
     drawn: tuple[str, ...]
@@ -82,26 +68,8 @@ class FrozenLayers:
 def normalize(
     images: NDArray[np.uint8], max_value: int, normalization: str, resize: int = 0
 ) -> Tensor:
-    """Return images as the weights want them.
-
-    Parameters
-    ----------
-    images : np.ndarray
-        Shape (N, 1 or 3, height, width). Those smaller than 32x32, the least that five poolings
-        leave something of, get a black frame; grey ones three equal channels.
-    max_value : int
-        The value of a white pixel.
-    normalization : {"imagenet1k-v1", "imagenet1k-features"}
-        The transform that belongs to torchvision's weights of that name.
-    resize : int (default: 0)
-        Height and width to interpolate to, as torchvision does (bilinear, without aliasing); 0
-        leaves the images as they are.
-
-    Returns
-    -------
-    Tensor
-        Shape (N, 3, 32 or more, 32 or more), float32.
-    """
+    """Return images as the weights want them, shape (N, 3, height, width), float32."""
+    # Five poolings leave something of 32x32 pixels at least: smaller images get a black frame.
     mean, deviation = (torch.tensor(v).view(1, 3, 1, 1) for v in _NORMALIZATION[normalization])
     pixels = torch.from_numpy(as_float(images, max_value))
     if resize:
@@ -114,13 +82,7 @@ def normalize(
 
 
 def check_trainable(layers: Sequence[str]) -> str:
-    """Return the first trained layer, where the network is cut.
-
-    Raises
-    ------
-    ValueError
-        If these layers cannot be trained.
-    """
+    """Return the first trained layer, where the network is cut."""
     if not layers or tuple(layers) != TRAINABLE[-len(layers) :]:
         wanted = " | ".join(",".join(TRAINABLE[-n:]) for n in (1, 2, 3))
         raise ValueError(f"trainable-layers = {','.join(layers)!r} must be one of {wanted}")
@@ -128,15 +90,7 @@ def check_trainable(layers: Sequence[str]) -> str:
 
 
 def read_weights(path: str) -> State:
-    """Read a state dict; tensors only, no other objects. What is not finite is left out.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If it holds anything else, or weights of another network.
-    """
+    """Read a state dict; tensors only, no other objects. What is not finite is left out."""
     state = read_state(path, "vgg16")
     shapes = {name: entry.shape for name, entry in _empty_network().state_dict().items()}
     if not state.keys() & shapes.keys():
@@ -155,22 +109,11 @@ def read_weights(path: str) -> State:
 def frozen_layers(
     state: State, cut: str, *, from_convolutions: bool, single_pixel: bool = False
 ) -> FrozenLayers:
-    """Return the network up to a cut, or from the convolutions' output to it.
-
-    Parameters
-    ----------
-    state : mapping of str to Tensor
-        The weights that there are. Those that are missing are drawn as torchvision draws them,
-        from a seed that is the same for every run: like pre-trained weights they are a given.
-    cut : str
-        The first layer that is left out, one of `TRAINABLE`.
-    from_convolutions : bool
-        Whether the convolutions are left out too.
-    single_pixel : bool (default: False)
-        Whether their output is one pixel, as it is for images of 32x32. The pooling copies it 49
-        times, so the first linear layer's weights for the copies are summed in advance: the same
-        up to rounding, at a fiftieth of the work.
-    """
+    """Return the network up to a cut, or from the convolutions' output to it."""
+    # Missing weights are drawn from a seed that is the same for every run: like pre-trained weights
+    # they are a given. Where the convolutions' output is a single pixel, as for images of 32x32, the
+    # pooling copies it 49 times: the first linear layer's weights for the copies are summed in
+    # advance, which is the same up to rounding, at a fiftieth of the work.
     whole: Any = _empty_network()
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     if not from_convolutions:
@@ -193,25 +136,7 @@ def frozen_layers(
 def build_last_layers(
     layers: Sequence[str], num_classes: int, state: State | None = None, seed: int = 0
 ) -> LastLayers:
-    """Return the trained layers.
-
-    Parameters
-    ----------
-    layers : sequence of str
-        See `TRAINABLE`.
-    num_classes : int
-        How many outputs there are.
-    state : mapping of str to Tensor, optional (default: None)
-        Weights to start from; those of the last layer, and what is missing, are drawn. With None
-        the weights are left undefined, for those who overwrite them.
-    seed : int (default: 0)
-        Seed of what is drawn.
-
-    Raises
-    ------
-    ValueError
-        If these layers cannot be trained.
-    """
+    """Return the trained layers."""
     cut = check_trainable(layers)
     classifier: Any = _empty_network().classifier
     with torch.device("meta"):

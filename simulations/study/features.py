@@ -31,20 +31,7 @@ def client_pairs(num_clients: int) -> NDArray[np.int64]:
 
 
 def pair_features(gradients: NDArray[np.floating], form: Form = "squared") -> Mapping[str, Vector]:
-    """Compute the features of PNCS, arXiv:2506.15923, section V-B, for every two clients.
-
-    Parameters
-    ----------
-    gradients : np.ndarray
-        Shape (K, d), K at least 2.
-    form : {"squared", "normalized", "printed", "power"} (default: "squared")
-        How the formula of cos_p is read; see `pncs_flower.cosine`.
-
-    Returns
-    -------
-    mapping of str to np.ndarray
-        For each of `FEATURES` its values, shape (pairs,), in the order of `client_pairs`.
-    """
+    """Compute the features of PNCS, arXiv:2506.15923, section V-B, for every two clients."""
     values = np.asarray(gradients, dtype=np.float64)
     first, second = client_pairs(len(values)).T
     found: dict[str, Vector] = {}

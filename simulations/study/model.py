@@ -15,15 +15,7 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PairModel:
-    """A fitted model: sigma(w . x), with x the standardized features of a pair.
-
-    Attributes
-    ----------
-    features : tuple of str
-        Names from `features.FEATURES`.
-    means, deviations, weights : tuple of float
-        For each feature, what is taken off it, what it is divided by, and its weight.
-    """
+    """A fitted model: sigma(w . x), with x the standardized features of a pair."""
 
     features: tuple[str, ...]
     means: tuple[float, ...]
@@ -41,15 +33,7 @@ class PairModel:
 
 
 def label_pairs(accuracies: Vector, labels: Labels) -> Vector:
-    """Map accuracies to [0, 1] among the pairs of one round (section V-A).
-
-    Parameters
-    ----------
-    accuracies : np.ndarray
-        Shape (..., pairs); each row is scaled by itself.
-    labels : {"min-max", "softmax"}
-        (a - min) / (max - min), .5 where all are equal; or exp(a) / sum exp(a).
-    """
+    """Map accuracies to [0, 1] among the pairs of one round (section V-A)."""
     if labels == "softmax":
         powers = np.exp(accuracies - accuracies.max(axis=-1, keepdims=True))
         shares: Vector = powers / powers.sum(axis=-1, keepdims=True)
@@ -65,17 +49,6 @@ def fit_pair_model(
 ) -> PairModel:
     """Minimise the binary cross-entropy with soft labels (section V-A).
 
-    Parameters
-    ----------
-    features : mapping of str to np.ndarray
-        Each of the same shape as the labels.
-    labels : np.ndarray
-        In [0, 1].
-    names : sequence of str
-        The features to use.
-
-    Notes
-    -----
     Scikit-learn's logistic regression knows no soft labels: each pair is there twice, as good with
     weight y and as bad with weight 1 - y, which has the same loss. Its default penalty of the
     weights stays, since some features are nearly collinear.
@@ -98,21 +71,7 @@ def fit_pair_model(
 
 
 def relative_losses(losses: Vector, scores: Vector) -> Vector:
-    """Return how far the best-scored pair is from the best one.
-
-    Parameters
-    ----------
-    losses : np.ndarray
-        Shape (..., pairs): the loss after the round with each pair.
-    scores : np.ndarray
-        Of the same shape.
-
-    Returns
-    -------
-    np.ndarray
-        Shape (...): (loss of the choice - least loss) / (largest loss - least loss), so 0 is the
-        best pair and 1 the worst; 0 where all are equal.
-    """
+    """Return how far the best-scored pair is from the best one."""
     chosen = np.take_along_axis(losses, scores.argmax(axis=-1)[..., None], axis=-1)[..., 0]
     least, largest = losses.min(axis=-1), losses.max(axis=-1)
     spread = np.where(largest > least, largest - least, 1)

@@ -24,16 +24,7 @@ __all__ = ["Observations", "observe_pairs", "read_observations", "write_observat
 
 @dataclass(frozen=True)
 class Observations:
-    """What was seen in one run of a study.
-
-    Attributes
-    ----------
-    features : mapping of str to np.ndarray
-        For each of `features.FEATURES`, shape (rounds, pairs).
-    accuracy, loss : np.ndarray
-        Shape (rounds, pairs): of the model after a step with the mean gradient of the pair, on the
-        examples that the settings say.
-    """
+    """What was seen in one run of a study."""
 
     features: Mapping[str, NDArray[np.float64]]
     accuracy: NDArray[np.float64]
@@ -47,19 +38,6 @@ def observe_pairs(config: Config, num_clients: int) -> Observations:
     the model w - lr (g + g') / 2 is judged (PNCS, arXiv:2506.15923, section V-B). The next round
     starts from w minus lr times the mean gradient of all clients (section III-B); the paper does
     not say from which of the many models it goes on.
-
-    Parameters
-    ----------
-    config : Config
-        Data, partition, learning rate, rounds and seed; a model of which one linear layer is
-        trained.
-    num_clients : int
-        How many clients there are.
-
-    Raises
-    ------
-    ValueError
-        If more than one linear layer is trained.
     """
     inputs = load_inputs(config)
     model = initial_model(config, inputs)
@@ -125,13 +103,7 @@ def write_observations(path: Path, observations: Observations) -> None:
 
 
 def read_observations(path: Path) -> Observations:
-    """Read what `write_observations` wrote.
-
-    Raises
-    ------
-    ValueError
-        If the file is damaged.
-    """
+    """Read what `write_observations` wrote."""
     try:
         with np.load(path, allow_pickle=False) as file:
             features, accuracy, loss = (file[name] for name in ("features", "accuracy", "loss"))

@@ -33,20 +33,7 @@ _LABELS: tuple[Labels, ...] = ("min-max", "softmax")
 
 @dataclass(frozen=True)
 class Study:
-    """What is observed: section V-B's setting, or a quick version of it.
-
-    Attributes
-    ----------
-    settings : mapping of str to scalar
-        Settings of the app that differ from the defaults.
-    shards : tuple of int
-        Label shards per client.
-    seeds : int
-        How many seeds, from 0; at least 2, since a model is judged on seeds that it was not
-        fitted on.
-    clients : int
-        How many clients there are.
-    """
+    """What is observed: section V-B's setting, or a quick version of it."""
 
     settings: Mapping[str, Scalar]
     shards: tuple[int, ...] = (1, 2, 5)
@@ -101,20 +88,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table.
-
-    Attributes
-    ----------
-    name : str
-        A feature, `ALL` or `RANDOM`.
-    ranks : mapping of str to int
-        By labels: its place among the features by the size of its weight in the model of all.
-    weight : float
-        Of the feature alone, min-max labels: positive where larger values tell better pairs.
-    losses : np.ndarray
-        Shape (shards, seeds, rounds): the relative loss of the pair that the feature alone
-        chooses, with the sign learned on other seeds.
-    """
+    """A row of the table."""
 
     name: str
     ranks: Mapping[str, int]
@@ -125,24 +99,7 @@ class Row:
 def run_study(
     study: Study, folder: Path, workers: int, on_run: Callable[[int, int], None]
 ) -> dict[tuple[int, int], Observations]:
-    """Make the observations that are not in the folder yet, and return all of them.
-
-    Parameters
-    ----------
-    study : Study
-        What to observe.
-    folder : Path
-        Takes a file for each run.
-    workers : int
-        Processes; 0 or 1 for this one alone.
-    on_run : callable
-        Called as ``on_run(done, total)`` after each run.
-
-    Raises
-    ------
-    ValueError
-        If another process makes a study in this folder, or a file in it is damaged.
-    """
+    """Make the observations that are not in the folder yet, and return all of them."""
     folder.mkdir(parents=True, exist_ok=True)
     with held(folder):
         files = {
