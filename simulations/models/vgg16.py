@@ -111,8 +111,8 @@ def frozen_layers(
 ) -> FrozenLayers:
     """Return the network up to a cut, or from the convolutions' output to it."""
     # Missing weights are drawn from a seed that is the same for every run: like pre-trained weights
-    # they are a given. Where the convolutions' output is a single pixel, as for images of 32x32, the
-    # pooling copies it 49 times: the first linear layer's weights for the copies are summed in
+    # they are a given. Where the convolutions' output is a single pixel, as for images of 32x32,
+    # the pooling copies it 49 times: the first linear layer's weights for the copies are summed in
     # advance, which is the same up to rounding, at a fiftieth of the work.
     whole: Any = _empty_network()
     layers: OrderedDict[str, nn.Module] = OrderedDict()

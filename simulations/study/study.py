@@ -218,5 +218,7 @@ def _ranks(model: PairModel) -> dict[str, int]:
 
 def _file_name(config: Config, study: Study, key: tuple[int, int]) -> str:
     values = {k: v for k, v in config.to_run_config().items() if k not in PLACES}
+    if not config.rule:
+        del values["rule"]  # the names of before there was such a setting
     text = f"{study.clients}\n{format_toml(values)}{inputs_fingerprint(config)}"
     return f"shards-{key[0]}-seed-{key[1]}-{blake2b(text.encode(), digest_size=6).hexdigest()}.npz"

@@ -19,6 +19,7 @@ from pncs_flower import strategies
 from pncs_flower.clients import SummaryMod, summary_mod
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS, RoundRobin, SelectionError, UniformSelection
+from pncs_flower.strategies.rules import STRATEGIES
 
 CLIENTS, SELECTED = 8, 2
 CHANGED: dict[str, Config] = {
@@ -235,19 +236,10 @@ def test_trees_have_no_gradient_to_compare() -> None:
         run(TREES, Selecting(), summary_mod, **CHANGED[TREES])
 
 
-RULES = [
-    name
-    for name, kind in vars(strategies).items()
-    if isinstance(kind, type)
-    and issubclass(kind, strategies.SelectionStrategy)
-    and kind is not strategies.SelectionStrategy
-]
-
-
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", STRATEGIES)
 def test_every_rule_understands_what_the_examples_report(rule: str) -> None:
     """Flower's examples say train_loss and eval_loss; what a rule needs is found in them."""
-    selecting = Selecting(getattr(strategies, rule))
+    selecting = Selecting(STRATEGIES[rule])
     run("quickstart_pytorch", selecting, summary_mod)
     assert [len(record.delivered) for record in selecting.strategy.history] == [SELECTED] * 3
     assert all(record.rejected == {} for record in selecting.strategy.history)

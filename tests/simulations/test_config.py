@@ -38,7 +38,7 @@ def test_both_apps_say_the_same_of_their_settings() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("strategy", "pnsc", r"strategy = 'pnsc' must be one of pncs, .*mean 'pncs'"),
+        ("strategy", "pnsc", r"strategy = 'pnsc' must be one of active-fl, .*mean 'pncs'"),
         ("dataset", "mnist", "must be one of digits, fashion-mnist"),
         ("num-selected", 0, "num-selected = 0 must be at least 1"),
         ("p", 0.5, "p = 0.5 must be at least 1"),
@@ -47,7 +47,7 @@ def test_both_apps_say_the_same_of_their_settings() -> None:
         ("momentum", 1.0, "momentum = 1.0 must be below 1"),
         ("queue-length", -2, "queue-length = -2 must be at least 0, or -1 for the default"),
         ("candidates", -1, "candidates = -1 must be at least 0"),
-        ("strategy", "my.rules:", "strategy = 'my.rules:' must be one of pncs"),
+        ("strategy", "my.rules:", "strategy = 'my.rules:' must be one of active-fl"),
         ("num-rounds", 2.5, "num-rounds = 2.5 must be a whole number, not float"),
         ("seed", True, "seed = True must be a whole number, not bool"),
         ("model", 3, "model = 3 must be text, not int"),

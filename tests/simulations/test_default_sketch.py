@@ -25,7 +25,7 @@ NAMES = {
     "figure-fashion": "ec8604548fe6",
     "figure-queue": "3c77c738de66",
     "figure-select4": "b2242cdac0fc",
-    "per-layer": "c3b7965204f2",
+    "per-layer": "8be88383699c",
     "rules-100": "cf5df820a13f",
     "table2-two-layers": "3ca5df3e53d0",
     "table2": "ee18fd1ec2b1",
