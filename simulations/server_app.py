@@ -5,7 +5,7 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from .config import Config
-from .machine.hung_workers import stop_hung_workers
+from .machine.processes import stop_hung_workers
 from .report.of_run import draw_rounds, final_table, round_line
 from .run.folder import output_path
 from .run.training import train

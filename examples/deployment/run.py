@@ -20,7 +20,7 @@ from pathlib import Path
 from credentials import Credentials, make_credentials, make_node_key
 from federation import Federation, FederationError
 
-from pncs_flower.simulations.machine.processes import exit_on_signals
+from pncs_flower.simulations.machine.signals import exit_on_signals
 
 APP = Path(__file__).resolve().parent / "app"
 NUM_SITES = 3

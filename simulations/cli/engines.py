@@ -58,8 +58,8 @@ def run_on_ray(
 ) -> None:
     """Run in Flower's simulation on Ray, and follow its rounds."""
     with out.status("Checking settings, data and machine"):
-        from ..machine.processes import exit_on_signals
-        from ..machine.ray_cluster import cluster_address
+        from ..machine.signals import exit_on_signals
+        from ..machine.surroundings import cluster_address
         from ..run.flower import run_in_flower
         from ..run.folder import follow_rounds
         from ..run.preflight import check_run, detect_machine, place_clients
@@ -91,7 +91,7 @@ def run_on_ray(
 def run_in_process(config: Config, clients: int) -> None:
     """Run one client after the other in this process."""
     from ..client_app import app as client_app
-    from ..machine.processes import exit_on_signals
+    from ..machine.signals import exit_on_signals
     from ..report.of_run import draw_rounds
     from ..run.flower import FLOWER_LOG
     from ..run.in_process import InProcessGrid

@@ -216,7 +216,7 @@ def _run_table1(
 @contextmanager
 def _progress(what: str) -> Iterator[tuple[Progress, TaskID]]:
     """Show a bar, and say at the end how long it took, or that it can be taken up again."""
-    from ..machine.processes import exit_on_signals
+    from ..machine.signals import exit_on_signals
 
     start = time.perf_counter()
     with (

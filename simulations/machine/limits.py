@@ -12,10 +12,7 @@ __all__ = ["usable_cpus", "usable_memory"]
 
 
 def usable_memory(root: Path = Path("/")) -> int | None:
-    """Return the bytes of memory of this machine, or of the least limit on this process's group.
-
-    None where the system does not tell.
-    """
+    """Return the bytes of memory, or of the least limit on this process's group, if it is known."""
     limits = _limits(root, "memory", ["memory.max"], ["memory.limit_in_bytes"])
     found = [size for each in limits for size in each if size > 0]
     if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
@@ -24,22 +21,17 @@ def usable_memory(root: Path = Path("/")) -> int | None:
 
 
 def usable_cpus(root: Path = Path("/")) -> int:
-    """Return the CPU cores that this process may run on, or the least limit on its group's time.
-
-    A limit of one and a half cores counts as two.
-    """
+    """Return the CPU cores that this process may run on, or the least limit on its group's time."""
     affinity = getattr(os, "sched_getaffinity", None)
     cpus = len(affinity(0)) if affinity else os.cpu_count() or 1
     limits = _limits(root, "cpu", ["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"])
+    # One and a half cores count as two.
     found = [math.ceil(each[0] / each[1]) for each in limits if len(each) == 2 and min(each) > 0]
     return min([*found, cpus])
 
 
 def _limits(root: Path, controller: str, new: list[str], old: list[str]) -> Iterator[list[int]]:
-    """Yield what the files say of this process's control groups and of those above them.
-
-    Their names are others in version 2 (``new``) and in version 1 (``old``).
-    """
+    """Yield what files of version 2 (``new``) or 1 say of the control groups, from its own up."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):  # not on Linux
@@ -55,8 +47,7 @@ def _limits(root: Path, controller: str, new: list[str], old: list[str]) -> Iter
             continue
         own = top / path.lstrip("/")
         # In a container the group's own path may not be there, but its limit is at the top.
-        above = [folder for folder in own.parents if folder == top or top in folder.parents]
-        for folder in (own, *above):
+        for folder in (own, *(each for each in own.parents if each.is_relative_to(top))):
             try:
                 texts = [(folder / name).read_text(encoding="utf-8") for name in names]
                 yield [int(word) for text in texts for word in text.split()]

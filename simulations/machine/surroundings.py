@@ -1,45 +1,58 @@
-"""What Flower and Ray need of the environment: no proxy before it, short paths, free ports."""
+"""What Flower and Ray need of the environment: a cluster, no proxy, short paths, free ports."""
 
-import contextlib
 import os
+import re
 import socket
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["LONGEST", "free_ports", "short_folder", "without_proxy_here"]
+from ..timeouts import CLUSTER_ANSWERS
+
+__all__ = ["LONGEST", "cluster_address", "free_ports", "short_folder", "without_proxy_here"]
 
 LONGEST = 39
 """Bytes of a folder's path in which Ray can work: 68 more make its sockets', which may have 107."""
 
+_HOST_AND_PORT = re.compile(r"(?:ray://)?(?P<host>[^/:\s]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})")
 _HERE = ("127.0.0.1", "localhost", "::1")
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 
-def without_proxy_here(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which this machine's own addresses are reached directly.
+def cluster_address() -> str | None:
+    """Return ``RAY_ADDRESS`` if it answers, or None if Ray is to be started here."""
+    address = os.environ.get("RAY_ADDRESS")
+    found = _HOST_AND_PORT.fullmatch(address or "")
+    if found is None:
+        return address  # such as auto, which Ray knows better
+    try:  # Ray itself would try for minutes
+        host = found["host"].strip("[]")
+        with socket.create_connection((host, int(found["port"])), timeout=CLUSTER_ANSWERS):
+            return address
+    except (OSError, OverflowError) as error:
+        raise ValueError(
+            f"RAY_ADDRESS = {address} does not answer ({error}): start the cluster, or unset "
+            "RAY_ADDRESS to compute on this machine"
+        ) from None
 
-    A proxy of another kind than Flower's HTTP library knows, for which it would not start at all,
-    is left out.
-    """
+
+def without_proxy_here(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which this machine's own addresses are reached directly."""
     kept = {
         name: value
         for name, value in environment.items()
         if name.lower() not in _PROXIES or _is_known(value)
     }
-    hosts = [
-        host.strip()
-        for name in ("no_proxy", "NO_PROXY")
-        for host in kept.get(name, "").split(",")
-        if host.strip()
-    ]
+    hosts = ",".join(kept.get(name, "") for name in ("no_proxy", "NO_PROXY")).split(",")
     # Of the two the one in small letters counts, where both are read.
-    exempt = ",".join(dict.fromkeys([*hosts, *_HERE]))
+    exempt = ",".join(dict.fromkeys([*filter(None, map(str.strip, hosts)), *_HERE]))
     return {**kept, "no_proxy": exempt, "NO_PROXY": exempt}
 
 
 def _is_known(proxy: str) -> bool:
+    """Tell whether Flower's HTTP library knows this kind of proxy; else it would not start."""
     scheme, there, _ = proxy.partition("://")
     if scheme.lower() in ("socks5", "socks5h"):
         return find_spec("socksio") is not None
@@ -48,15 +61,15 @@ def _is_known(proxy: str) -> bool:
 
 def short_folder() -> Path:
     """Make a folder that is for this process alone and whose path is short enough for Ray."""
-    given = os.environ.get("RAY_TMPDIR")
-    tried = [*([given] if given else []), tempfile.gettempdir(), "/tmp", "/var/tmp"]
-    for parent in dict.fromkeys(tried):
-        # The prefix, eight letters and a slash come after it.
-        if len(os.fsencode(parent)) + len("/pncs-12345678") <= LONGEST and _may_write(parent):
+    room = LONGEST - len("/pncs-12345678")
+    tried = [os.environ.get("RAY_TMPDIR"), tempfile.gettempdir(), "/tmp", "/var/tmp"]
+    parents = list(dict.fromkeys(filter(None, tried)))
+    for parent in parents:
+        if len(os.fsencode(parent)) <= room and _may_write(parent):
             return Path(tempfile.mkdtemp(prefix="pncs-", dir=parent))
     raise ValueError(
-        f"no folder for Ray's sockets: of {', '.join(dict.fromkeys(tried))} none can be written to "
-        f"and has at most {LONGEST - len('/pncs-12345678')} bytes: set RAY_TMPDIR to a short path"
+        f"no folder for Ray's sockets: of {', '.join(parents)} none can be written to and has at "
+        f"most {room} bytes: set RAY_TMPDIR to a short path"
     )
 
 
@@ -66,7 +79,7 @@ def _may_write(folder: str) -> bool:
 
 def free_ports(count: int) -> list[int]:
     """Return ports of this machine that nobody listens on."""
-    with contextlib.ExitStack() as opened:
+    with ExitStack() as opened:
         # All at once, so that they differ.
         sockets = [
             opened.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)

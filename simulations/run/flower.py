@@ -17,7 +17,8 @@ from pncs_flower.files import write_whole
 from pncs_flower.plain_text import without_colours
 
 from ..config import APP_DIRECTORY, Config, format_toml
-from ..machine.processes import adopt_orphans, guarded, ignoring_signals, stop_descendants
+from ..machine.processes import adopt_orphans, guarded, stop_descendants
+from ..machine.signals import ignoring_signals
 from ..machine.surroundings import free_ports, short_folder, without_proxy_here
 from ..timeouts import LOOK_AT_RUN_AGAIN, RUN_ENDS
 from .preflight import Placement

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 from pncs_flower.plain_text import one_line, without_colours
 
-from ..machine.processes import keeping_handlers
-from ..machine.ray_cluster import cluster_address
-from ..machine.surroundings import short_folder
+from ..machine.signals import keeping_handlers
+from ..machine.surroundings import cluster_address, short_folder
 from ..run.folder import read_rounds, read_summary
 from .sweep import Cell
 

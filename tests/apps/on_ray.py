@@ -22,7 +22,7 @@ from flwr.simulation import run_simulation
 
 from apps import deployed, faulty_app, numpy_app
 from pncs_flower.clients import SummaryMod
-from pncs_flower.simulations.machine.hung_workers import stop_hung_workers
+from pncs_flower.simulations.machine.processes import stop_hung_workers
 from pncs_flower.strategies.grids.polling import polled
 from pncs_flower.strategies.grids.view import GridWrapper
 

@@ -20,7 +20,7 @@ from flwr.simulation import run_simulation
 
 from apps.flower_examples import Config
 from pncs_flower.clients import summary_mod
-from pncs_flower.simulations.machine.hung_workers import stop_hung_workers
+from pncs_flower.simulations.machine.processes import stop_hung_workers
 from pncs_flower.strategies import PNCS, RoundRobin
 from pncs_flower.strategies.grids.polling import polled
 from pncs_flower.strategies.grids.view import GridWrapper

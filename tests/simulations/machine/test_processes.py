@@ -51,7 +51,7 @@ def test_orphans_are_found_and_stopped(command: str) -> None:
 
 INTERRUPTED = """
 import os, signal, sys
-from pncs_flower.simulations.machine.processes import exit_on_signals
+from pncs_flower.simulations.machine.signals import exit_on_signals
 with exit_on_signals():
     try:
         os.kill(os.getpid(), int(sys.argv[1]))

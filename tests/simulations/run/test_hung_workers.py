@@ -10,7 +10,7 @@ from flwr.app import Context, RecordDict
 
 from pncs_flower.simulations import server_app
 from pncs_flower.simulations.config import default_run_config
-from pncs_flower.simulations.machine.hung_workers import stop_hung_workers
+from pncs_flower.simulations.machine.processes import stop_hung_workers
 
 
 def test_the_server_app_sees_to_it_also_if_it_fails(monkeypatch, tmp_path):
