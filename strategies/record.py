@@ -17,6 +17,8 @@ from flwr.common import log
 
 from pncs_flower.files import PARTIAL, naming, write_whole
 
+from .rule import Choice
+
 __all__ = [
     "Records",
     "RoundListener",
@@ -123,6 +125,9 @@ class RoundListener:
     def opened(self, record: RoundRecord, arrays: ArrayRecord) -> None:
         """Hear of a round that begins, and with which model; all before it is over."""
 
+    def chosen(self, record: RoundRecord, choice: Choice) -> None:
+        """Hear of a choice, before anybody trains; it is not kept, for it may be large."""
+
     def closed(self, record: RoundRecord, metrics: MetricRecord | None) -> None:
         """Hear of a round whose training is over, and of the aggregated metrics."""
 
@@ -137,7 +142,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 class _Listened(Protocol):
-    _listeners: list[RoundListener]
+    listeners: list[RoundListener]
 
 
 def heard(method: _Method) -> _Method:
@@ -148,7 +153,7 @@ def heard(method: _Method) -> _Method:
         try:
             return method(self, *args, **kwargs)
         except BaseException as error:
-            for listener in self._listeners:
+            for listener in self.listeners:
                 listener.failed(error)
             raise
 

@@ -5,7 +5,7 @@ summaries makes the same choice, on any engine and after any restart.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar
 
@@ -100,6 +100,9 @@ class Choice:
     by_layer : mapping of str to tuple of str (default: empty)
         For a choice of its own for each layer: the clients whose values of that layer count. All of
         them together are ``clients``.
+    similarity : pair of a sequence and an array, optional (default: None)
+        The clients compared, and the similarity of every two of them, shape (K, K), where the rule
+        computes it: for who listens, see `RoundListener.chosen`.
     """
 
     clients: tuple[str, ...]
@@ -107,6 +110,7 @@ class Choice:
     optimal: bool | None = None
     state: RuleState | None = None
     by_layer: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    similarity: tuple[Sequence[str], np.ndarray] | None = field(default=None, compare=False)
 
 
 class SelectionRule(ABC):

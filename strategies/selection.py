@@ -60,6 +60,8 @@ class SelectionStrategy(Strategy):
     ----------
     history : list of RoundRecord
         One record per round.
+    listeners : list of RoundListener
+        Who is told of each round; add your own before `start`.
 
     Raises
     ------
@@ -84,9 +86,9 @@ class SelectionStrategy(Strategy):
         self._evaluation = Evaluation(base, self.options.max_weight)
         folder = self.options.checkpoint
         self._resumption = None if folder is None else Resumption(Path(folder).expanduser())
-        self._listeners: list[RoundListener] = [self._records, Traffic()]
+        self.listeners: list[RoundListener] = [self._records, Traffic()]
         if self._resumption is not None:
-            self._listeners.insert(0, self._resumption)  # the round before, as it was left
+            self.listeners.insert(0, self._resumption)  # the round before, as it was left
         self._rounds_before = 0  # this start: Flower's loop counts from 1
         self._timeout: float | None = None  # of `start`: a wrapper's loop has its own
         self._open: OpenRound | None = None
@@ -129,7 +131,7 @@ class SelectionStrategy(Strategy):
         self._asking.last_round = num_rounds
         self._timeout = timeout
         loop = Loop(partial(super().start, polled(grid), timeout=timeout, **further))
-        self._listeners.append(loop)
+        self.listeners.append(loop)
         result = self._run(
             loop if self._resumption is None else partial(self._resumption.run, self, loop),
             initial_arrays=initial_arrays,
@@ -177,6 +179,8 @@ class SelectionStrategy(Strategy):
             self._asking.ask(round, same_for_all(templates, self.base))
         choice = choose(round, self._selector, self.options, self.history)
         self._closing.check_choice(choice)
+        for listener in self.listeners:
+            listener.chosen(round.record, choice)
         if round.pre_round is None:
             templates = training.configure(round, self.base, choice.clients)
         return training.send(round, templates, self.options.seed)
@@ -200,7 +204,7 @@ class SelectionStrategy(Strategy):
         outcome = self._closing.close(round, received)
         self._roster.excluded |= outcome.liars
         self._selector.close(round, outcome.used, outcome.sound)
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener.closed(round.record, outcome.metrics)
         self._closing.stop_after_empty_rounds()
         return outcome.arrays, outcome.metrics
@@ -210,7 +214,7 @@ class SelectionStrategy(Strategy):
     ) -> OpenRound:
         """Open a round; what cannot work is an error before anybody trains."""
         record = RoundRecord(server_round + self._rounds_before, rule=str(self.rule))
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener.opened(record, arrays)
         self._open = OpenRound(
             record=record,
@@ -247,7 +251,7 @@ class SelectionStrategy(Strategy):
         """Have the base strategy aggregate the evaluation, sorted by client."""
         round = self._current(server_round)
         metrics = self._evaluation.aggregate(round, self._asking.take_answers(replies))
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener.evaluated(round.record, metrics)
         return metrics
 

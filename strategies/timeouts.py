@@ -14,7 +14,8 @@ WAIT_IN_APP = 180.0  # wait_timeout of `pncs run`: on a busy machine workers sta
 LOOK_FOR_CLIENTS = 0.2  # between two looks at who is connected
 RETRY = 10.0  # until a node that failed is asked again, while clients are missing
 RETRY_IN_VAIN = 3.0  # ... while no answer gives hope
-TELL_OF_WAITING = 30.0  # between two lines of the log on who is waited for
+TELL_FIRST = 1.0  # until the log says who is waited for
+TELL_AGAIN = 30.0  # ... until it says so again
 
 # A base strategy that waits for more clients than it is given looks for them over and over.
 BASE_PATIENCE = 3.0  # it may go on for so long,

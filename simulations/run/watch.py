@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pncs_flower.strategies import SelectionStrategy
-from pncs_flower.strategies.rule import Summary
-from pncs_flower.strategies.rules.pncs import PNCSRule
+from pncs_flower.strategies import Choice, RoundRecord, SelectionStrategy
+from pncs_flower.strategies.record import RoundListener
 
 __all__ = ["MOST_CLIENTS", "TENSORBOARD", "open_tensorboard", "watch_similarity"]
 
@@ -20,25 +19,21 @@ Similarity = Mapping[str, Any]
 
 
 def watch_similarity(strategy: SelectionStrategy) -> Callable[[], Similarity | None]:
-    """Return a function that hands over the similarities computed since it was last called.
+    """Return a function that hands over the similarities of the last choice, once.
 
     ``{"clients": keys, "values": K rows of K numbers}`` to four places; None if the rule computes
     none, or for more than `MOST_CLIENTS`.
     """
-    rule = strategy.rule
     seen: list[Similarity] = []
-    if isinstance(rule, PNCSRule):
-        compute = rule.similarity
 
-        def similarity(summaries: Mapping[str, Summary]) -> Any:
-            values = compute(summaries)
-            if len(summaries) <= MOST_CLIENTS:
-                seen.append({"clients": list(summaries), "values": values.round(4).tolist()})
-            return values
+    class Watcher(RoundListener):
+        def chosen(self, record: RoundRecord, choice: Choice) -> None:
+            seen.clear()
+            if choice.similarity is not None and len(choice.similarity[0]) <= MOST_CLIENTS:
+                clients, values = choice.similarity
+                seen.append({"clients": list(clients), "values": values.round(4).tolist()})
 
-        # On the rule itself: it is frozen, and a rule of another class would be another rule in
-        # records and checkpoints.
-        object.__setattr__(rule, "similarity", similarity)
+    strategy.listeners.append(Watcher())
     return lambda: seen.pop() if seen else None
 
 

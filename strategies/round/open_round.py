@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 
 from ..record import RoundRecord
 from ..replies.model import Model
-from ..rule import Choice, Round, Summary
+from ..rule import Round, Summary
 from .pre_round import PreRound
 
 __all__ = ["OpenRound", "Plan"]
@@ -58,10 +58,9 @@ class OpenRound:
     clients: dict[str, int] = field(default_factory=dict)
     # The base strategy's training messages, made once a round.
     configured: list[Message] = field(default_factory=list)
-    # Planned, asked and chosen.
+    # Planned and asked; who is chosen is in the record.
     plan: Plan = field(init=False)
     summaries: Mapping[str, Summary] = field(default_factory=dict)
-    choice: Choice | None = None
     # Sent to each chosen client; in full, if it has lost the update that it kept.
     sent: dict[str, Message] = field(default_factory=dict)
     whole: dict[str, Message] = field(default_factory=dict)

@@ -162,7 +162,7 @@ class Roster:
             left = self._deadline(start, online, num_selected) - now
             if left <= 0:
                 break
-            if now - told > (timeouts.TELL_OF_WAITING if told > start else 1.0):
+            if now - told > (timeouts.TELL_AGAIN if told > start else timeouts.TELL_FIRST):
                 told = now
                 self._tell_of_waiting(online, asking.waiting, num_selected, evaluating)
             time.sleep(min(left, asking.pause if asking.waiting else timeouts.LOOK_FOR_CLIENTS))

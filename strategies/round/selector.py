@@ -47,7 +47,6 @@ def choose(
                     f"of the {len(asked)} clients asked, {len(offered)} answered and may "
                     f"be chosen, so {len(choice.clients)} are in place of {rule.num_selected}"
                 )
-    round.choice = choice
     record.chosen = list(choice.clients)
     record.chosen_by_layer = {
         layer: sorted(clients, key=client_order) for layer, clients in choice.by_layer.items()

@@ -51,7 +51,7 @@ def send(round: OpenRound, templates: list[Message], seed: int) -> list[Message]
     One that keeps the update of this round's pre-round gets no weights, unless it has lost it. With
     a pre-round there is one template for all; without, a base strategy may have one for each.
     """
-    chosen = round.nodes(round.choice.clients) if round.choice and templates else {}
+    chosen = round.nodes(round.record.chosen) if templates else {}
     marker: dict[str, int | str] = {"round": round.number, "seed": seed}
     if round.pre_round is None:
         template_of = {message.metadata.dst_node_id: message for message in templates}

@@ -99,13 +99,15 @@ class PNCSRule(SelectionRule):
     def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
         """Choose the subset that is least alike, or that of each layer."""
         clients = list(summaries)
+        similarity = None
         if self.per_layer:
             by_layer = {
-                layer: self._least_aligned(similarity, now)
-                for layer, similarity in self.similarities(summaries).items()
+                layer: self._least_aligned(alike, now)
+                for layer, alike in self.similarities(summaries).items()
             }
         else:
-            by_layer = {"": self._least_aligned(self.similarity(summaries), now)}
+            similarity = self.similarity(summaries)
+            by_layer = {"": self._least_aligned(similarity, now)}
         chosen = {
             layer: tuple(clients[index] for index in subset.indices)
             for layer, subset in by_layer.items()
@@ -115,6 +117,7 @@ class PNCSRule(SelectionRule):
             mean_similarity=fmean(subset.mean_similarity for subset in by_layer.values()),
             optimal=all(subset.optimal for subset in by_layer.values()),
             by_layer=chosen if self.per_layer else {},
+            similarity=None if similarity is None else (clients, similarity),
         )
 
     def _least_aligned(self, similarity: np.ndarray, now: Round) -> Subset:
