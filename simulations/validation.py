@@ -92,6 +92,6 @@ def _hint(key: str, kind: Any, steps: Sequence[int | str]) -> str:
         kind = next((each for each in (own, *get_args(own)) if is_dataclass(each)), None)
     if not is_dataclass(kind):
         return "there is none of that name"
-    known = [field.name for field in fields(kind)]
+    known = [field.name for field in fields(kind) if field.metadata.get("key", True)]
     near = get_close_matches(key, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"

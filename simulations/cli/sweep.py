@@ -157,6 +157,10 @@ def _run(
     for key in changes:
         if all(any(key in names for names in each.values()) for each in unused):
             err.print(f"Note: no run uses {key}")
+    for key, rules in wanted.left_out.items():
+        err.print(
+            f"Note: {key} is left out where the rule has none: {', '.join(rules)}", soft_wrap=True
+        )
     start = last = time.perf_counter()
     with _progress("runs") as (bar, task):
         parts = iter(("runs for the learning rates", "runs") if wanted.tune else ("runs",))

@@ -10,11 +10,10 @@ from pydantic import TypeAdapter
 from ..toml_file import read_toml
 from ..validation import in_plain_words
 from .plan import Report
-from .sweep import Sweep, short
+from .sweep import PARAMETER, Sweep, read_parameters, short
 
 __all__ = ["changed", "part_of", "read_sweep"]
 
-_PARAMETER = "rule."
 _AXES = ("rules", "shards", "dirichlet", "layers", "selected", "queue")
 
 
@@ -24,17 +23,14 @@ def read_sweep(path: Path) -> Sweep:
         values = read_toml(path)
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file {path}") from None
-    axes = [key for key in values if key.startswith(_PARAMETER)]
-    found: dict[str, Any] = {}
-    for table in (values, values.get("quick")):
-        if isinstance(table, dict) and axes:
-            own = {key.removeprefix(_PARAMETER): table.pop(key) for key in axes if key in table}
-            table["parameters"] = {**found, **own}
-            found = found or own
+    axes = {key: values.pop(key) for key in list(values) if key.startswith(PARAMETER)}
     with in_plain_words(f"{path}: ", Sweep):
-        sweep = TypeAdapter(Sweep).validate_python(values)
+        if "parameters" in values:
+            raise ValueError('unknown key parameters: write "rule.KEY" = [...] for each of them')
+        sweep = TypeAdapter(Sweep).validate_python({**values, "parameters": read_parameters(axes)})
+        sweep.check_parameters()
     with in_plain_words(f"{path}: quick: ", Sweep):
-        sweep.quickened()
+        sweep.quickened().check_parameters()
     return sweep
 
 
@@ -48,12 +44,13 @@ def changed(
     """Return what a command asks for: a quick version, a part, other keys unless None, settings."""
     if quick:
         sweep = sweep.quickened()
-    part = part_of(sweep, only)
     own = {key: value for key, value in keys.items() if value is not None}
     if "lr" in settings:
         own["tune"] = None
     with in_plain_words(kind=Sweep):
-        return replace(part, settings={**part.settings, **settings}, **own)
+        sweep = replace(sweep, settings={**sweep.settings, **settings}, **own)
+        sweep.check_parameters()
+    return part_of(sweep, only)
 
 
 def part_of(sweep: Sweep, only: Sequence[str]) -> Sweep:
@@ -65,10 +62,11 @@ def part_of(sweep: Sweep, only: Sequence[str]) -> Sweep:
     for text in only:
         axis, equals, values = text.partition("=")
         axis = axis.strip()
-        if not equals or axis not in _AXES:
+        axes = [*_AXES, *(f"{PARAMETER}{key}" for key in sweep.parameters)]
+        if not equals or axis not in axes:
             raise ValueError(
                 f"--only {text} must be AXIS=VALUES, such as shards=1,2; the axes are "
-                f"{', '.join(_AXES)}"
+                f"{', '.join(axes)}"
             )
         if axis in seen:
             raise ValueError(f"--only {axis} is given twice: give all its values at once")
@@ -78,8 +76,9 @@ def part_of(sweep: Sweep, only: Sequence[str]) -> Sweep:
 
 
 def _narrowed(sweep: Sweep, axis: str, wanted: Sequence[str]) -> Sweep:
-    values = getattr(sweep, axis)
-    there = {short(each) if isinstance(each, float) else str(each): each for each in values}
+    key = axis.removeprefix(PARAMETER)
+    values = sweep.parameters[key] if key != axis else getattr(sweep, axis)
+    there = {short(each): each for each in values}
     text, known = f"--only {axis}={','.join(wanted)}", ", ".join(there) or "none"
     if not set(wanted) <= there.keys():
         raise ValueError(f"{text}: of {axis} the sweep has {known}")
@@ -91,6 +90,8 @@ def _narrowed(sweep: Sweep, axis: str, wanted: Sequence[str]) -> Sweep:
     if axis == "queue" and len(kept) == 1 < len(there):
         raise ValueError(f"{text}: keep two of {known} or more, to compare")
     changes: dict[str, Any] = {axis: tuple(kept.values())}
+    if key != axis:
+        changes = {"parameters": {**sweep.parameters, key: changes[axis]}}
     if axis == "rules":
         changes["rule"] = {name: own for name, own in sweep.rule.items() if name in kept}
     title = f"{sweep.title}; only {axis} {', '.join(kept) or 'none'}"

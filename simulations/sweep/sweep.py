@@ -3,6 +3,8 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from functools import cached_property
 from hashlib import blake2b
 from itertools import product
 from typing import Annotated, Any, Literal, TypeVar
@@ -15,6 +17,7 @@ from pydantic import (
     StrictFloat,
     StrictInt,
     StrictStr,
+    TypeAdapter,
 )
 from pydantic.dataclasses import dataclass as checked_dataclass
 
@@ -24,11 +27,13 @@ from .plan import CHECKED, Report
 
 __all__ = [
     "ALL_CLIENTS",
+    "PARAMETER",
     "PLACES",
     "SWEEP",
     "Cell",
     "Sweep",
     "Tune",
+    "read_parameters",
     "readable_name",
     "refuse_axes",
     "short",
@@ -63,6 +68,9 @@ _REFUSED = {
 }
 _THE_SAME = ("num-rounds", "dataset", "data-dir", "evaluate-on", "model", "trainable-layers")
 T = TypeVar("T")
+PARAMETER = "rule."
+"""What the name of a parameter of rules begins with."""
+
 _LONGEST_NAME = 200  # of 255 bytes that a file name may have, with what comes after it
 PLACES: tuple[str, ...] = ("output-dir", "data-dir", "cache-dir", "weights", "device")
 PLACES += ("tensorboard", "checkpoint", "resume")
@@ -84,7 +92,7 @@ def _different(values: tuple[T, ...]) -> tuple[T, ...]:
 Label = Annotated[StrictStr, AfterValidator(_label)]
 Rate = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 Axis = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_different)]
-Value = StrictBool | StrictInt | StrictFloat | StrictStr
+Axes = Mapping[str, Axis[StrictBool | StrictInt | StrictFloat | StrictStr]]
 
 
 @dataclass(frozen=True)
@@ -133,10 +141,18 @@ class Cell:
         return f"{readable_name(self.panel, self.line, self.seed)}-{digest}"
 
 
-def short(number: float) -> str:
-    """Return a number in few digits if these say all of it."""
-    text = f"{number:g}"
-    return text if float(text) == number else repr(float(number))
+def short(value: Scalar) -> str:
+    """Return a value as TOML has it, a number in few digits if these say all of it."""
+    if not isinstance(value, float):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    text = f"{value:g}"
+    return text if float(text) == value else repr(value)
+
+
+def read_parameters(axes: Mapping[str, Any]) -> Axes:
+    """Return the values of each ``rule.KEY`` by KEY, checked."""
+    found = TypeAdapter(Axes).validate_python(axes)
+    return {key.removeprefix(PARAMETER): values for key, values in found.items()}
 
 
 def readable_name(panel: str, line: str, seed: int) -> str:
@@ -158,9 +174,9 @@ class Sweep:
     """The product of rules, axes and seeds.
 
     ``rules`` are names of the app's strategies, ``"all"`` for every client, or labels of ``rule``,
-    the settings of one rule alone, which then name their ``strategy``. ``parameters`` are values of
-    ``rule.KEY``, for the rules that have it. ``quick`` has what a quick version replaces: keys of
-    the sweep, and settings. docs/sweeps.md says what the others are.
+    the settings of one rule alone, which then name their ``strategy``. ``parameters`` are the axes
+    ``"rule.KEY"``, for the rules that have KEY. ``quick`` has what a quick version replaces: keys
+    of the sweep, and settings. docs/sweeps.md says what the others are.
     """
 
     title: Label
@@ -171,7 +187,7 @@ class Sweep:
     layers: Axis[Literal[1, 2]] = (1,)
     selected: Axis[StrictInt] = (2,)
     queue: Axis[StrictInt] = (-1,)
-    parameters: Mapping[str, Axis[Value]] = field(default_factory=dict)
+    parameters: Axes = field(default_factory=dict, metadata={"key": False})
     seeds: Count = 10
     model: Literal["vgg16", "scratch"] = "scratch"
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -187,7 +203,6 @@ class Sweep:
         if not self._partitions():
             raise ValueError("shards and dirichlet are both empty: give at least one partition")
         self._check_settings()
-        self._check_parameters()
         cells = self.cells()
         _check_names(cells)
         lines = list(dict.fromkeys(cell.line for cell in cells))
@@ -220,28 +235,53 @@ class Sweep:
                 raise ValueError(
                     f"lr = {own['lr']} beside tune, which chooses lr: have one of them"
                 )
+            for key, value in _parameters(own).items():
+                if key in self.parameters:
+                    raise ValueError(
+                        f"rule.{key} = {value} is an axis of this sweep: leave it out of the "
+                        "settings, or give its values there alone"
+                    )
 
-    def _check_parameters(self) -> None:
-        """Refuse parameters that no rule has, or that settings give too."""
-        for own in (self.settings, *self.rule.values()):
-            given = parse_rule(merged(own).get("rule", ""))
-            for key in given.keys() & self.parameters.keys():
-                raise ValueError(
-                    f"rule.{key} = {given[key]} is an axis of this sweep: leave it out of the "
-                    "settings, or give its values there alone"
+    def check_parameters(self) -> None:
+        """Refuse a ``rule.KEY`` that no rule has, which is for a part of a sweep to leave out."""
+        there = {key for names in self._known.values() for key in names}
+        for key in (*self.parameters, *self._shared):
+            if key not in there:
+                near = get_close_matches(key, there, n=1)
+                has = (
+                    f"{rule} has {', '.join(own) or 'none'}" for rule, own in self._known.items()
                 )
-        known = {rule: self._parameters_of(rule) for rule in self.rules if self.parameters}
-        for key in self.parameters:
-            if not any(key in names for names in known.values()):
-                have = "; ".join(f"{r} has {', '.join(n) or 'none'}" for r, n in known.items())
-                raise ValueError(f"rule.{key}: no rule of the sweep has this parameter: {have}")
+                hint = f"did you mean rule.{near[0]}?" if near else "; ".join(has)
+                raise ValueError(f"rule.{key}: no rule of the sweep has this parameter: {hint}")
 
-    def _parameters_of(self, rule: str) -> list[str]:
-        from ..run.strategy import parameter_names  # takes seconds, and most sweeps have none
+    @property
+    def left_out(self) -> dict[str, list[str]]:
+        """The ``rule.KEY`` of the settings that some rules have not, and these, run without it."""
+        lacking = {
+            f"rule.{key}": [rule for rule, own in self._known.items() if key not in own]
+            for key in self._shared
+        }
+        return {key: rules for key, rules in lacking.items() if rules}
 
-        strategy = "uniform" if rule == ALL_CLIENTS else rule
-        own = {"strategy": strategy, **self.rule.get(rule, {})}
-        return parameter_names(Config.from_run_config(merged(default_run_config(), own)))
+    @cached_property
+    def _shared(self) -> dict[str, Any]:
+        """The parameters that the settings give to all rules which have them."""
+        return _parameters(self.settings)
+
+    @cached_property
+    def _known(self) -> dict[str, list[str]]:
+        """The parameters that each rule has; none where they do not matter."""
+        if not self.parameters and not self._shared:
+            return {rule: [] for rule in self.rules}
+        from ..run.strategy import parameter_names  # takes a second, and many sweeps have none
+
+        defaults = default_run_config()
+        known = {}
+        for rule in self.rules:
+            strategy = {"strategy": "uniform" if rule == ALL_CLIENTS else rule}
+            own = merged(defaults, strategy, self.rule.get(rule, {}))
+            known[rule] = parameter_names(Config.from_run_config(own))
+        return known
 
     @property
     def reference(self) -> str:
@@ -253,6 +293,7 @@ class Sweep:
         result = []
         defaults = default_run_config()
         lines = {(rule, q): self._lines(rule, q) for q in self.queue for rule in self.rules}
+        plain = {k: v for k, v in self.settings.items() if k.partition(".")[0] != "rule"}
         for seed, (partition, split), layers, selected, (rule, queue) in product(
             range(self.seeds), self._partitions().items(), self.layers, self.selected, lines
         ):
@@ -266,8 +307,9 @@ class Sweep:
                 "seed": seed,
             }
             for line, values in lines[rule, queue].items():
+                shared = {k: v for k, v in self._shared.items() if k in self._known[rule]}
                 own = self.rule.get(rule, {})
-                settings = merged(defaults, common, self.settings, own, values)
+                settings = merged(defaults, common, plain, {"rule": shared}, own, {"rule": values})
                 _check_network(settings, _LAYERS[self.model, layers])
                 panel = f"{partition}, layers {layers}, selected {selected}"
                 cell = Cell(panel, line, rule, seed, self.clients, settings)
@@ -282,25 +324,31 @@ class Sweep:
                 raise ValueError(f"[quick] cannot replace {key}")
         if "settings" in self.quick:
             raise ValueError("[quick.settings]: settings stand in [quick] itself")
-        own = {f.name for f in fields(self)}
+        own = {f.name for f in fields(self) if f.metadata.get("key", True)}
+        axes = {f"rule.{key}" for key in self.parameters}
         keys = {key: value for key, value in self.quick.items() if key in own}
-        settings = {key: value for key, value in self.quick.items() if key not in own}
-        settings = {**self.settings, **settings}
-        return replace(self, **keys, title=f"{self.title}; quick", settings=settings, quick={})
+        values = {key: value for key, value in self.quick.items() if key in axes}
+        settings = {k: v for k, v in self.quick.items() if k not in own | axes}
+        return replace(
+            self,
+            **keys,
+            parameters={**self.parameters, **read_parameters(values)},
+            title=f"{self.title}; quick",
+            settings={**self.settings, **settings},
+            quick={},
+        )
 
     def _lines(self, rule: str, queue: int) -> dict[str, dict[str, Any]]:
         """Return the parameters of each line of a rule with a length of the queue."""
         if rule == ALL_CLIENTS:  # nobody is left to rest: no length of the queue is theirs
             return {rule: {}} if queue == self.queue[0] else {}
         name = rule if len(self.queue) == 1 else f"{rule} L={queue}"
-        known = self._parameters_of(rule) if self.parameters else []
-        axes = {key: values for key, values in self.parameters.items() if key in known}
-        return {
-            " ".join(
-                [name, *(f"{key}={value}" for key, value in zip(axes, values, strict=True))]
-            ): {f"rule.{key}": value for key, value in zip(axes, values, strict=True)}
-            for values in product(*axes.values())
-        }
+        axes = {key: those for key, those in self.parameters.items() if key in self._known[rule]}
+        lines = {}
+        for values in product(*axes.values()):
+            own = dict(zip(axes, values, strict=True))
+            lines[" ".join([name, *(f"{k}={short(v)}" for k, v in own.items())])] = own
+        return lines
 
     def _partitions(self) -> dict[str, dict[str, Scalar]]:
         """Return how the data is divided, by what a panel says of it."""
@@ -311,6 +359,11 @@ class Sweep:
             f"dirichlet {short(alpha)}": {"partition": "dirichlet", "dirichlet-alpha": float(alpha)}
             for alpha in self.dirichlet
         }
+
+
+def _parameters(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of rules among settings, by KEY, however they are written."""
+    return parse_rule(merged(settings).get("rule", ""))
 
 
 def refuse_axes(settings: Mapping[str, Scalar], more: Mapping[str, str] | None = None) -> None:

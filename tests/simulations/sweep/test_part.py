@@ -80,3 +80,19 @@ def test_one_length_of_the_queue_is_nothing_to_compare() -> None:
 def test_a_part_may_have_one_kind_of_partition_alone() -> None:
     part = part_of(experiment("rules-100"), ["shards="])
     assert {cell.panel.split(",")[0] for cell in part.cells()} == {"dirichlet 0.1"}
+
+
+def test_values_of_a_rules_parameter_are_an_axis() -> None:
+    whole = Sweep("a sweep", ("pncs", "uniform"), parameters={"p": (2, 4.0), "per_layer": (True,)})
+    part = part_of(whole, ["rule.p=4", "rule.per_layer=true"])
+    assert part.title == "a sweep; only rule.p 4; only rule.per_layer true"
+    lines = ("pncs p=4 per_layer=true", "uniform")
+    assert part.cells() == [cell for cell in whole.cells() if cell.line in lines]
+    with pytest.raises(
+        ValueError, match=r"--only rule.q=2 must be .*queue, rule.p, rule.per_layer"
+    ):
+        part_of(whole, ["rule.q=2"])
+    with pytest.raises(ValueError, match=r"--only rule.p=3: of rule.p the sweep has 2, 4"):
+        part_of(whole, ["rule.p=3"])
+    with pytest.raises(ValueError, match=r"--only rule.p= leaves nothing"):
+        part_of(whole, ["rule.p="])

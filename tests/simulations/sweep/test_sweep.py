@@ -4,9 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.config import APP_DIRECTORY
-from pncs_flower.simulations.sweep.file import read_sweep
+from pncs_flower.simulations.sweep.file import changed, read_sweep
 from pncs_flower.simulations.sweep.plan import Report
 from pncs_flower.simulations.sweep.sweep import Sweep
 
@@ -276,8 +278,16 @@ def test_values_of_a_rules_parameter_are_lines_of_the_rules_that_have_it(tmp_pat
     ("text", "message"),
     [
         ('"rule.q" = [2]', r"rule.q: no rule of the sweep has this parameter: pncs has p, .* none"),
-        ('"rule.p" = 2', "p = 2 must be a list"),
-        ('"rule.p" = [2, 2]', "p = .* must be a list of different values"),
+        ('"rule.simmary" = ["update"]', "rule.simmary: no rule .*: did you mean rule.summary"),
+        ('[settings]\n"rule.simmary" = "update"', "rule.simmary: .*: did you mean rule.summary"),
+        ('[quick]\n"rule.simmary" = "update"', "quick: rule.simmary: .* mean rule.summary"),
+        ('"rule.p" = 2', "rule.p = 2 must be a list"),
+        ('"rule.p" = [2]\n[quick]\n"rule.p" = 2', "quick: rule.p = 2 must be a list"),
+        ('"rule.p" = [2, 2]', "rule.p = .* must be a list of different values"),
+        ('"rule.p" = [{}]', r"rule.p\[0\].* = {} must be"),
+        ("[parameters]\np = [2]", "unknown key parameters: write .rule.KEY."),
+        ("[quick.parameters]\np = [2]", "unknown setting 'parameters'"),
+        ("parameter = 1", "unknown key parameter: there are title, .*selected, queue, seeds"),
         ('"rule.p" = [2]\n[rule.pncs]\nrule.p = 4', "rule.p = 4 is an axis of this sweep"),
         ('"rule.p" = [2]\n[settings]\n"rule.p" = 4', "rule.p = 4 is an axis of this sweep"),
         ('"rule.p" = [2]\n[settings]\nrule = "p = 4"', "rule.p = 4 is an axis of this sweep"),
@@ -288,3 +298,33 @@ def test_parameters_of_rules_that_make_no_lines_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=rf"sweep\.toml: .*{message}"):
         read_sweep(write(tmp_path, text))
+
+
+def test_a_parameter_in_the_settings_is_for_the_rules_that_have_it(tmp_path: Path) -> None:
+    text = 'seeds = 1\n[settings]\n"rule.p" = 2\n'
+    sweep = read_sweep(write(tmp_path, text))
+    assert [cell.settings["rule"] for cell in sweep.cells()] == ["p = 2", ""]
+    assert sweep.left_out == {"rule.p": ["uniform"]}
+    own = read_sweep(write(tmp_path, text + "[rule.pncs]\nrule.p = 6\n"))
+    assert [cell.settings["rule"] for cell in own.cells()] == ["p = 6", ""]
+    assert changed(own, False, ["rules=uniform"], {}, {}).cells() == sweep.cells()[1:]
+
+
+def test_a_parameter_of_the_command_is_for_the_rules_that_have_it(tmp_path: Path) -> None:
+    sweep = read_sweep(write(tmp_path, "seeds = 1"))
+    assert sweep.left_out == {}
+    given = changed(sweep, False, ["rules=uniform"], {}, {"rule.p": 2})
+    assert given.left_out == {"rule.p": ["uniform"]}
+    with pytest.raises(ValueError, match=r"rule.simmary: .*: did you mean rule.summary"):
+        changed(sweep, False, [], {}, {"rule.simmary": "update"})
+
+
+def test_what_a_rule_runs_without_is_told_once(tmp_path: Path) -> None:
+    file = write(
+        tmp_path, 'clients = 5\nseeds = 2\n[settings]\nnum-rounds = 1\n"rule.sketch" = "layers"\n'
+    )
+    command = ["run", str(file), "--workers", "0", "--output", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    told = "Note: rule.sketch is left out where the rule has none: uniform"
+    assert done.output.count("rule.sketch") == done.output.count(told) == 1
