@@ -30,8 +30,8 @@ from pncs_flower.clients.pytorch import pytorch_client
 from pncs_flower.randomness import derive_seed
 from pncs_flower.simulations.machine.logs import errors_only
 from pncs_flower.simulations.models.vgg16 import CONVOLUTIONS, build_last_layers
-from pncs_flower.simulations.run.gpu_memory import estimate_memory
 from pncs_flower.simulations.run.in_process import InProcessGrid
+from pncs_flower.simulations.run.preflight import estimate_memory
 from pncs_flower.strategies import PNCS
 
 CLIENTS, SELECTED, CLASSES, BATCH = 10, 3, 10, 32
@@ -112,7 +112,7 @@ def estimated_bytes(options: argparse.Namespace) -> int:
     need = estimate_memory(
         make_model(layers, None), examples_of(0, 2, layers), options.examples, BATCH
     )
-    return need.total - need.process  # PyTorch does not count CUDA's own
+    return sum(need.values()) - need["CUDA itself"]  # PyTorch does not count that
 
 
 def main() -> None:

@@ -62,7 +62,8 @@ def run_on_ray(
         from ..machine.surroundings import cluster_address
         from ..run.flower import run_in_flower
         from ..run.folder import follow_rounds
-        from ..run.preflight import check_run, detect_machine, place_clients
+        from ..run.placement import detect_machine, place_clients
+        from ..run.preflight import check_run
 
         placement = place_clients(
             config,

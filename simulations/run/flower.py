@@ -21,7 +21,7 @@ from ..machine.processes import adopt_orphans, guarded, stop_descendants
 from ..machine.signals import ignoring_signals
 from ..machine.surroundings import free_ports, short_folder, without_proxy_here
 from ..timeouts import LOOK_AT_RUN_AGAIN, RUN_ENDS
-from .preflight import Placement
+from .placement import Placement
 
 __all__ = ["FLOWER_LOG", "RunFailedError", "run_in_flower"]
 
@@ -29,6 +29,8 @@ FLOWER_LOG = "flwr.log"
 """Name of the file that takes Flower's whole log."""
 
 _ERROR = re.compile(r"^ERROR|^\w[\w.]*(Error|Exception|Interrupt)\b", re.MULTILINE)
+
+Process = dict[str, Any]  # where a process is started: "cwd" and "env"
 
 
 class RunFailedError(RuntimeError):
@@ -55,7 +57,9 @@ def run_in_flower(
     with guarded("FLWR_HOME", home) as watchdog:
         try:
             with (output / FLOWER_LOG).open("a", encoding="utf-8") as log:
-                _Flower(home).run(config, num_clients, placement, log, on_poll)
+                flower = _prepare(home)
+                run_id = _start(flower, config, num_clients, placement)
+                _wait(flower, run_id, log, on_poll)
         except RunFailedError as error:
             # What Flower names is about to be removed, and put there.
             text = str(error).replace(str(superlink_log), str(output / FLOWER_LOG))
@@ -67,125 +71,108 @@ def run_in_flower(
                 shutil.rmtree(home, ignore_errors=True)
 
 
-class _Flower:
-    """Flower's command line, with everything that it keeps in one folder."""
+def _prepare(home: Path) -> Process:
+    """Return how to call Flower's command line so that it keeps all that it writes in a folder."""
+    work = home / "work"
+    work.mkdir()
+    http_port, control_port = free_ports(2)
+    (home / "config.toml").write_text(
+        '[superlink]\ndefault = "running"\n'
+        '[superlink.start]\naddress = ":local-in-memory:"\n'
+        # By its address it can be asked, but is not started anew if it is gone.
+        f'[superlink.running]\naddress = "127.0.0.1:{http_port}"\ninsecure = true\n',
+        encoding="utf-8",
+    )
+    scripts = os.pathsep.join((str(Path(sys.executable).parent), sysconfig.get_path("scripts")))
+    environment = {
+        **without_proxy_here(os.environ),
+        "PATH": scripts + os.pathsep + os.environ.get("PATH", ""),
+        "FLWR_HOME": str(home),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(http_port),
+        "FLWR_LOCAL_CONTROL_API_PORT": str(control_port),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "PYTHONUNBUFFERED": "1",
+        # Their output goes to files in UTF-8, whatever this terminal can show.
+        "PYTHONIOENCODING": "utf-8:backslashreplace",
+    }
+    if "RAY_ADDRESS" not in os.environ:
+        environment["RAY_TMPDIR"] = str(home)
+    return {"cwd": work, "env": environment}
 
-    def __init__(self, home: Path) -> None:
-        self._home = home
-        self._work = home / "work"
-        self._work.mkdir()
-        http_port, control_port = free_ports(2)
-        (home / "config.toml").write_text(
-            '[superlink]\ndefault = "running"\n'
-            '[superlink.start]\naddress = ":local-in-memory:"\n'
-            # By its address it can be asked, but is not started anew if it is gone.
-            f'[superlink.running]\naddress = "127.0.0.1:{http_port}"\ninsecure = true\n',
-            encoding="utf-8",
-        )
-        scripts = os.pathsep.join((str(Path(sys.executable).parent), sysconfig.get_path("scripts")))
-        self._env = {
-            **without_proxy_here(os.environ),
-            "PATH": scripts + os.pathsep + os.environ.get("PATH", ""),
-            "FLWR_HOME": str(home),
-            "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(http_port),
-            "FLWR_LOCAL_CONTROL_API_PORT": str(control_port),
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-            "PYTHONUNBUFFERED": "1",
-            # Their output goes to files in UTF-8, whatever this terminal can show.
-            "PYTHONIOENCODING": "utf-8:backslashreplace",
-        }
-        if "RAY_ADDRESS" not in os.environ:
-            self._env["RAY_TMPDIR"] = str(home)
 
-    def run(
-        self,
-        config: Config,
-        num_clients: int,
-        placement: Placement,
-        log: IO[str],
-        on_poll: Callable[[], None],
-    ) -> None:
-        settings = self._home / "run.toml"
-        settings.write_text(format_toml(config.to_run_config()), encoding="utf-8")
-        federation = {
-            "num-supernodes": num_clients,
-            "client-resources-num-cpus": placement.cpus_per_client,
-            "client-resources-num-gpus": float(placement.gpus_per_client),
-        }
-        if placement.machine is not None:
-            federation["init-args-num-cpus"] = placement.machine.cpus
-            federation["init-args-num-gpus"] = placement.machine.gpus
-        submitted = self._json(
-            "run",
-            str(APP_DIRECTORY),
-            "start",
-            "--run-config",
-            str(settings),
-            "--federation-config",
-            " ".join(f"{key}={value}" for key, value in federation.items()),
-        )
-        if not submitted.get("success"):
-            raise RunFailedError(f"flwr run failed: {_reason(submitted)}")
-        run_id = submitted["run-id"]
-        status = details = ""
-        while not status.startswith("finished"):
-            self._follow(run_id, log, on_poll)
-            status, details = self._outcome(run_id)
-        on_poll()
-        if status != "finished:completed":
-            raise RunFailedError(
-                "\n".join([f"Flower reports {status}: {details}", *_last_errors(log.name, details)])
-            )
+def _start(flower: Process, config: Config, num_clients: int, placement: Placement) -> str:
+    """Have Flower start a run, and return its id."""
+    settings = flower["cwd"] / "run.toml"
+    settings.write_text(format_toml(config.to_run_config()), encoding="utf-8")
+    federation = {
+        "num-supernodes": num_clients,
+        "client-resources-num-cpus": placement.cpus_per_client,
+        "client-resources-num-gpus": float(placement.gpus_per_client),
+    }
+    if placement.machine is not None:
+        federation["init-args-num-cpus"] = placement.machine.cpus
+        federation["init-args-num-gpus"] = placement.machine.gpus
+    of_federation = " ".join(f"{key}={value}" for key, value in federation.items())
+    command = ["run", str(APP_DIRECTORY), "start", "--run-config", str(settings)]
+    submitted = _ask(flower, *command, "--federation-config", of_federation)
+    if not submitted.get("success"):
+        raise RunFailedError(f"flwr run failed: {_reason(submitted)}")
+    run_id: str = submitted["run-id"]
+    return run_id
 
-    def _follow(self, run_id: str, log: IO[str], on_poll: Callable[[], None]) -> None:
-        """Copy the run's log until it ends."""
+
+def _wait(flower: Process, run_id: str, log: IO[str], on_poll: Callable[[], None]) -> None:
+    """Copy the run's log until it ends, and make sure that it was completed."""
+    status = details = ""
+    while not status.startswith("finished"):
         # A connection that breaks ends it too soon; the next one brings it all again.
         log.seek(0)
         log.truncate()
-        follower = subprocess.Popen(
-            ["flwr", "log", run_id, "running", "--stream"],
-            cwd=self._work,
-            env=self._env,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
+        command = ["flwr", "log", run_id, "running", "--stream"]
+        follower = subprocess.Popen(command, **flower, stdout=log, stderr=subprocess.STDOUT)
         while follower.poll() is None:
             on_poll()
             time.sleep(LOOK_AT_RUN_AGAIN)
+        status, details = _outcome(flower, run_id)
+    on_poll()
+    if status != "finished:completed":
+        said = f"Flower reports {status}: {details}"
+        raise RunFailedError("\n".join([said, *_last_errors(log.name, details)]))
 
-    def _outcome(self, run_id: str) -> tuple[str, str]:
-        """Return the run's status with its details: the final one, if it comes soon."""
-        deadline = time.monotonic() + RUN_ENDS
-        while True:
-            answer = self._json("list", "running", "--run-id", run_id)
-            run: dict[str, Any] = next(iter(answer.get("runs", [])), {})
-            status = str(run.get("status", ""))
-            if status.startswith("finished"):
-                return status, without_colours(str(run.get("status-details") or ""))
-            if time.monotonic() > deadline:
-                if not status:
-                    raise RunFailedError(f"Flower's SuperLink does not answer: {_reason(answer)}")
-                return status, ""
-            time.sleep(LOOK_AT_RUN_AGAIN)
 
-    def _json(self, *arguments: str) -> dict[str, Any]:
-        process = subprocess.run(
-            ["flwr", *arguments, "--format", "json"],
-            cwd=self._work,
-            env=self._env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        try:
-            answer: dict[str, Any] = json.loads(process.stdout)
-        except ValueError:
-            return {"error-message": process.stdout + process.stderr}
-        return answer
+def _outcome(flower: Process, run_id: str) -> tuple[str, str]:
+    """Return the run's status with its details: the final one, if it comes soon."""
+    deadline = time.monotonic() + RUN_ENDS
+    while True:
+        answer = _ask(flower, "list", "running", "--run-id", run_id)
+        run: dict[str, Any] = next(iter(answer.get("runs", [])), {})
+        status = str(run.get("status", ""))
+        if status.startswith("finished"):
+            return status, without_colours(str(run.get("status-details") or ""))
+        if time.monotonic() > deadline:
+            if not status:
+                raise RunFailedError(f"Flower's SuperLink does not answer: {_reason(answer)}")
+            return status, ""
+        time.sleep(LOOK_AT_RUN_AGAIN)
+
+
+def _ask(flower: Process, *arguments: str) -> dict[str, Any]:
+    """Call Flower's command line, and return its answer."""
+    command = ["flwr", *arguments, "--format", "json"]
+    process = subprocess.run(command, **flower, capture_output=True, text=True, check=False)
+    try:
+        answer: dict[str, Any] = json.loads(process.stdout)
+    except ValueError:
+        return {"error-message": process.stdout + process.stderr}
+    return answer
+
+
+def _reason(answer: dict[str, Any]) -> str:
+    return without_colours(str(answer.get("error-message") or answer)).strip()
 
 
 def _complete(log: Path, superlink_log: Path) -> None:
@@ -195,10 +182,6 @@ def _complete(log: Path, superlink_log: Path) -> None:
         text += "\nThe SuperLink's log\n\n"
         text += superlink_log.read_text(encoding="utf-8", errors="replace")
     write_whole(log, without_colours(text))
-
-
-def _reason(answer: dict[str, Any]) -> str:
-    return without_colours(str(answer.get("error-message") or answer)).strip()
 
 
 def _last_errors(log: str, known: str, count: int = 5) -> list[str]:

@@ -1,6 +1,7 @@
 """A grid that calls the real ClientApp in this process: no Ray, no network, the same bits."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from logging import ERROR
 from uuid import uuid4
 
@@ -17,11 +18,12 @@ __all__ = ["InProcessGrid"]
 _FIRST_NODE_ID = 1000
 _RUN_ID = 1
 
-Scalar = bool | int | float | str
-
 
 class InProcessGrid(Grid):
     """Run simulated clients one after the other in the calling process.
+
+    A client sees what it would see in a process of its own: records of its own, and a state that
+    is kept only if its app returns. Messages are handled when they are pushed.
 
     Parameters
     ----------
@@ -33,21 +35,15 @@ class InProcessGrid(Grid):
         What the clients read from ``context.run_config``.
     tracebacks : bool (default: False)
         Whether what a client raises is also logged, with where it comes from.
-
-    Notes
-    -----
-    A client sees what it would see in a process of its own: records of its own, and a state that
-    is kept only if its app returns. Messages are handled when they are pushed.
     """
 
-    simulated = True
-    """All nodes are there from the start; see `pncs_flower.strategies.grids.polling`."""
+    simulated = True  # all nodes are there from the start
 
     def __init__(
         self,
         client_app: ClientApp,
         num_clients: int,
-        run_config: Mapping[str, Scalar] | None = None,
+        run_config: Mapping[str, bool | int | float | str] | None = None,
         *,
         tracebacks: bool = False,
     ) -> None:
@@ -92,28 +88,21 @@ class InProcessGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
     def _handle(self, message: Message) -> Message:
-        context = self.contexts[message.metadata.dst_node_id]
-        state = _own_copy(context.state)
+        client = self.contexts[message.metadata.dst_node_id]
+        context = replace(client, state=_own_copy(client.state))
         # The metadata is that of the message, which only Flower's own keyword can say.
-        own_message = Message(  # type: ignore[call-overload]
+        received = Message(  # type: ignore[call-overload]
             content=_own_copy(message.content), metadata=message.metadata
         )
-        own_context = Context(
-            run_id=context.run_id,
-            node_id=context.node_id,
-            node_config=context.node_config,
-            state=state,
-            run_config=context.run_config,
-        )
         try:
-            reply = self._app(own_message, own_context)
+            reply = self._app(received, context)
         except Exception as error:  # whatever a client app raises is an error reply in Flower
             if self._tracebacks:
-                client = context.node_config["partition-id"]
-                log(ERROR, "Client %s raised an exception.", client, exc_info=error)
+                place = client.node_config["partition-id"]
+                log(ERROR, "Client %s raised an exception.", place, exc_info=error)
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
             return Message(Error(code, f"{type(error)}:<'{error}'>"), reply_to=message)
-        context.state = own_context.state
+        client.state = context.state
         if reply.has_error():
             return reply
         return Message(content=_own_copy(reply.content), reply_to=message)

@@ -1,112 +1,22 @@
 """What can be known to go wrong before anything starts, said before anything starts."""
 
-from dataclasses import dataclass
-
+import numpy as np
 import torch
 from flwr.app import ArrayRecord
+from torch import Tensor, nn
 
+from pncs_flower.clients.pieces import CHUNK
 from pncs_flower.layers import choose_layers
 
 from ..config import Config
-from ..machine.limits import usable_cpus
-from ..task import empty_model, load_inputs
-from .gpu_memory import check_gpu_memory, free_gpu_memory
+from ..task import Inputs, empty_model, load_inputs
+from .placement import Placement, clients_per_gpu
 from .strategy import build_strategy
 
-__all__ = ["Machine", "Placement", "check_device", "check_run", "detect_machine", "place_clients"]
+__all__ = ["check_device", "check_gpu_memory", "check_run", "estimate_memory"]
 
-
-@dataclass(frozen=True)
-class Machine:
-    """What simulated clients can be given."""
-
-    cpus: int
-    gpus: int
-    gpu_memory: int = 0  # bytes that are free on the GPU that has the least; 0: not known
-
-
-@dataclass(frozen=True)
-class Placement:
-    """What each client gets while it computes."""
-
-    cpus_per_client: int
-    gpus_per_client: float  # a share, or whole GPUs above 1
-    at_once: int | None  # None on a cluster, which decides itself
-    machine: Machine | None  # what Ray is told to have; None on a cluster
-
-    def describe(self) -> str:
-        """Return one line for a person."""
-        share = _count(self.cpus_per_client, "CPU")
-        if self.gpus_per_client:
-            share += f" and {self.gpus_per_client:g} GPU"
-        if self.machine is None:
-            return f"each client gets {share} of the Ray cluster"
-        has = _count(self.machine.cpus, "CPU")
-        if self.machine.gpus:
-            has += f" and {_count(self.machine.gpus, 'GPU')}"
-        return f"each client gets {share}; {self.at_once} at once on {has}"
-
-
-def detect_machine() -> Machine:
-    """Return what this process may use."""
-    gpus = torch.cuda.device_count()
-    return Machine(usable_cpus(), gpus, free_gpu_memory() if gpus else 0)
-
-
-def place_clients(
-    config: Config,
-    num_clients: int,
-    machine: Machine | None,
-    *,
-    cpus_per_client: int = 1,
-    gpus_per_client: float = 0.0,
-    logical_gpus: int = 0,
-) -> Placement:
-    """Decide what each simulated client gets."""
-    if cpus_per_client < 1:
-        raise ValueError(f"cpus-per-client = {cpus_per_client} must be at least 1")
-    if gpus_per_client < 0 or (gpus_per_client > 1 and gpus_per_client % 1):
-        raise ValueError(
-            f"gpus-per-client = {gpus_per_client} must be 0, a share of one GPU such as 0.25, or "
-            "a whole number"
-        )
-    if config.device == "cuda" and not gpus_per_client:
-        raise ValueError(
-            "device = 'cuda' but gpus-per-client = 0: give each client a share of a GPU, such as "
-            "0.25, or set device to auto or cpu"
-        )
-    if machine is None:
-        return Placement(cpus_per_client, gpus_per_client, None, None)
-    if logical_gpus:
-        if config.device != "cpu":
-            raise ValueError(
-                f"logical-gpus = {logical_gpus} are only counted, they cannot compute: set device "
-                f"to cpu (it is {config.device})"
-            )
-        machine = Machine(machine.cpus, logical_gpus)
-    if gpus_per_client > machine.gpus:
-        given = f"gpus-per-client = {gpus_per_client:g}"
-        if logical_gpus:
-            raise ValueError(
-                f"{given}, but logical-gpus = {logical_gpus}: pretend more, or ask less"
-            )
-        raise ValueError(
-            f"{given}, but PyTorch sees {_count(machine.gpus, 'GPU')} on this machine: leave "
-            "gpus-per-client out to compute on the CPU; mend the driver or install a PyTorch that "
-            "matches it, if there is a GPU; or rehearse the placement with device = cpu and "
-            "logical-gpus = 1"
-        )
-    if cpus_per_client > machine.cpus:
-        raise ValueError(
-            f"cpus-per-client = {cpus_per_client}, but this machine has {machine.cpus} CPUs: ask "
-            f"for at most {machine.cpus}"
-        )
-    slots = machine.cpus // cpus_per_client
-    if gpus_per_client > 1:
-        slots = min(slots, int(machine.gpus // gpus_per_client))
-    elif gpus_per_client > 0:
-        slots = min(slots, machine.gpus * int(1 / gpus_per_client + 1e-9))
-    return Placement(cpus_per_client, gpus_per_client, min(slots, num_clients), machine)
+# What a process takes before it computes anything: CUDA's context and its libraries' workspaces.
+_PROCESS = 700 * 2**20
 
 
 def check_device(config: Config) -> None:
@@ -134,16 +44,85 @@ def check_run(
         choose_layers(ArrayRecord(model.state_dict()), request.layers)
     if num_clients is not None:
         inputs.check_division(config, num_clients)
-    if num_clients is not None and placement is not None and placement.machine is not None:
-        check_gpu_memory(
-            config,
-            inputs,
-            num_clients,
-            placement.at_once or 1,
-            placement.gpus_per_client,
-            placement.machine.gpu_memory,
-        )
+        if placement is not None:
+            check_gpu_memory(config, inputs, num_clients, placement)
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" + ("" if number == 1 else "s")
+def check_gpu_memory(
+    config: Config, inputs: Inputs, num_clients: int, placement: Placement
+) -> None:
+    """Refuse a share of a GPU with which its memory would not suffice, where that is known."""
+    share, machine = placement.gpus_per_client, placement.machine
+    if not share or machine is None or not machine.gpu_memory or config.device == "cpu":
+        return
+    model, two = empty_model(config, inputs), inputs.train_tensors(np.arange(2))
+    request = build_strategy(config).rule.request
+    in_chunks = config.batch_size == 0 or (request is not None and request.kind != "update")
+    need = estimate_memory(
+        model,
+        two,
+        max(map(len, inputs.divide(config, num_clients))),
+        CHUNK if in_chunks else min(config.batch_size, CHUNK),
+        momentum=config.momentum > 0,
+    )
+    client = sum(need.values())
+    server = sum(estimate_memory(model, two, len(inputs.test_labels), CHUNK, trains=False).values())
+    sharing, free = min(placement.at_once or 1, clients_per_gpu(share)), machine.gpu_memory
+    if sharing * client + server <= free:
+        return
+    fitting = (free - server) // client
+    remedy = (
+        # The least share in hundredths with which no more than so many are on a GPU.
+        f"give each client a larger share, gpus-per-client = {(100 // (fitting + 1) + 1) / 100:g}"
+        if fitting > 0
+        else "not even one fits: use a smaller batch-size or model, or set device to cpu"
+    )
+    parts = ", ".join(f"{name} {_gigabytes(value)}" for name, value in need.items())
+    raise ValueError(
+        f"{sharing} clients at once on a GPU need about {_gigabytes(sharing * client)} "
+        f"({_gigabytes(client)} each: {parts}) and the server {_gigabytes(server)}, but "
+        f"{_gigabytes(free)} are free: {remedy}"
+    )
+
+
+def estimate_memory(
+    model: nn.Module,
+    examples: tuple[Tensor, Tensor],
+    num_examples: int,
+    batch: int,
+    *,
+    trains: bool = True,
+    momentum: bool = False,
+) -> dict[str, int]:
+    """Return the bytes that a process needs on the GPU at its peak, by what they are for.
+
+    It has ``num_examples``, of which ``batch`` are in one pass; estimated from a pass of a few.
+    """
+    inputs, targets = examples
+    outputs: list[int] = []
+
+    def count(module: nn.Module, arguments: object, output: object) -> None:
+        if isinstance(output, Tensor):
+            outputs.append(output.nbytes)
+
+    leaves = [module for module in model.modules() if not any(module.children())]
+    handles = [module.register_forward_hook(count) for module in leaves]
+    try:
+        with torch.no_grad():
+            model(inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    trained = sum(p.nbytes for p in model.parameters() if p.requires_grad) if trains else 0
+    of_one, kept = inputs.nbytes // len(inputs), sum(outputs) // len(inputs)
+    return {
+        "weights": sum(v.nbytes for v in model.state_dict().values()) + trained * (1 + momentum),
+        "examples": (inputs.nbytes + targets.nbytes) // len(inputs) * num_examples,
+        # A gradient for each of the activations; the batch itself is a copy.
+        "activations": min(batch, num_examples) * (kept * (1 + trains) + of_one),
+        "CUDA itself": _PROCESS,
+    }
+
+
+def _gigabytes(number: int) -> str:
+    return f"{number / 1e9:.2f} GB"

@@ -78,22 +78,20 @@ from pathlib import Path
 from pncs_flower.simulations.run import flower as flower_run
 from pncs_flower.simulations.machine import processes
 
-class Flower:
-    def __init__(self, home):
-        self.home = home
+def start(home, *_):
+    # Of a daemon that is deaf to SIGTERM, so that stopping it takes a while.
+    deaf = subprocess.Popen(
+        ["setsid", "sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.1; done"],
+        env={**os.environ, "FLWR_HOME": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    deaf.stdout.readline()
+    print(home, flush=True)
 
-    def run(self, *_):
-        # Of a daemon that is deaf to SIGTERM, so that stopping it takes a while.
-        deaf = subprocess.Popen(
-            ["setsid", "sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.1; done"],
-            env={**os.environ, "FLWR_HOME": str(self.home)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        deaf.stdout.readline()
-        print(self.home, flush=True)
-
-flower_run._Flower = Flower
+flower_run._prepare = lambda home: home
+flower_run._start = start
+flower_run._wait = lambda *_: None
 flower_run.run_in_flower(None, 1, None, Path(sys.argv[1]), lambda: None)
 print("over", flush=True)
 """

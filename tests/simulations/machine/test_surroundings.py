@@ -3,6 +3,7 @@
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 from urllib.request import getproxies_environment, proxy_bypass_environment
 
 import pytest
@@ -48,7 +49,7 @@ def test_flower_is_started_without_a_proxy_to_this_machine(
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
-    environment = flower_run._Flower(tmp_path)._env
+    environment = flower_run._prepare(tmp_path)["env"]
     assert "127.0.0.1" in environment["no_proxy"].split(",")
 
 
@@ -88,16 +89,13 @@ def test_no_short_folder_is_told_at_once(tmp_path: Path, monkeypatch: pytest.Mon
 def test_log_that_an_error_names_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flower names its own, in a folder that is removed; what it says is put into the run's."""
 
-    class Flower:
-        def __init__(self, home: Path) -> None:
-            self.log = home / "local-superlink" / "superlink.log"
+    def start(flower: dict[str, Any], *_: object) -> None:
+        log = flower["cwd"].parent / "local-superlink" / "superlink.log"
+        log.parent.mkdir()
+        log.write_text("the cause", encoding="utf-8")
+        raise flower_run.RunFailedError(f"flwr run failed. See logs at {log}.")
 
-        def run(self, *_: object) -> None:
-            self.log.parent.mkdir()
-            self.log.write_text("the cause", encoding="utf-8")
-            raise flower_run.RunFailedError(f"flwr run failed. See logs at {self.log}.")
-
-    monkeypatch.setattr(flower_run, "_Flower", Flower)
+    monkeypatch.setattr(flower_run, "_start", start)
     monkeypatch.setattr(flower_run, "stop_descendants", lambda **_: None)
     with pytest.raises(flower_run.RunFailedError) as failed:
         flower_run.run_in_flower(None, 1, None, tmp_path, lambda: None)  # type: ignore[arg-type]

@@ -9,12 +9,8 @@ import torch
 from torch import nn
 
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.run.gpu_memory import (
-    check_gpu_memory,
-    estimate_memory,
-    free_gpu_memory,
-)
-from pncs_flower.simulations.run.preflight import Machine, Placement, check_run
+from pncs_flower.simulations.run.placement import Machine, Placement, free_gpu_memory
+from pncs_flower.simulations.run.preflight import check_gpu_memory, check_run, estimate_memory
 from pncs_flower.simulations.task import load_inputs
 
 CONFIG = replace(Config.from_run_config(default_run_config()), strategy="uniform")
@@ -31,17 +27,17 @@ def examples(size: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
 def test_the_parts_are_those_counted_by_hand(momentum: bool, trains: bool, copies: int) -> None:
     model = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3))
     need = estimate_memory(model, examples(), 100, 32, momentum=momentum, trains=trains)
-    assert need.weights == copies * 4 * (8 * 5 + 5 + 5 * 3 + 3)
-    assert need.examples == 100 * (8 * 4 + 8)
-    assert need.activations == 32 * ((5 + 5 + 3) * 4 * (1 + trains) + 8 * 4)
-    assert need.total == need.process + need.weights + need.examples + need.activations
+    assert need["weights"] == copies * 4 * (8 * 5 + 5 + 5 * 3 + 3)
+    assert need["examples"] == 100 * (8 * 4 + 8)
+    assert need["activations"] == 32 * ((5 + 5 + 3) * 4 * (1 + trains) + 8 * 4)
+    assert need["CUDA itself"] == 700 * 2**20
 
 
 def test_frozen_weights_have_no_gradient() -> None:
     model = nn.Sequential(nn.Linear(8, 5), nn.Linear(5, 3))
     model[0].requires_grad_(False)
     need = estimate_memory(model, examples(), 100, 32)
-    assert need.weights == 4 * (8 * 5 + 5) + 2 * 4 * (5 * 3 + 3)
+    assert need["weights"] == 4 * (8 * 5 + 5) + 2 * 4 * (5 * 3 + 3)
 
 
 def test_a_batch_is_no_larger_than_the_examples() -> None:
@@ -52,7 +48,8 @@ def test_a_batch_is_no_larger_than_the_examples() -> None:
 
 
 def check(free: float, share: float = 0.25, config: Config = CONFIG, at_once: int = 10) -> None:
-    check_gpu_memory(config, INPUTS, 10, at_once, share, int(free))
+    machine = Machine(16, 4, gpu_memory=int(free))
+    check_gpu_memory(config, INPUTS, 10, Placement(1, share, at_once, machine))
 
 
 def test_too_many_clients_on_a_gpu_are_refused_with_a_share_that_suffices() -> None:
