@@ -32,6 +32,7 @@ from .round.evaluation import Evaluation
 from .round.open_round import OpenRound
 from .round.roster import Roster
 from .round.selector import Selector, choose
+from .round.waiting import meet_clients
 from .rule import SelectionRule, check_rule
 from .stopping import EvaluateFunction, Loop, ShouldStop, naming_round
 from .traffic import Traffic
@@ -79,7 +80,7 @@ class SelectionStrategy(Strategy):
         self.rule = rule
         self._records = Records(self.options.history_path)
         self.history = self._records.all
-        self._roster = Roster.by(self.options)
+        self._roster = Roster(self.options)
         self._selector = Selector(rule, self.options.queue_length, self.options.seed)
         self._asking = Asking(rule, self._selector, self.options)
         self._closing = Closing(base, self.options, self.history)
@@ -169,7 +170,7 @@ class SelectionStrategy(Strategy):
             If the rule asks for a layer that the model does not have.
         """
         round = self._opened(server_round, arrays, config, grid)
-        self._roster.meet(round, self.base, self.rule.num_selected)
+        meet_clients(round, self._roster, self.base, self.rule.num_selected)
         self._selector.open(round, self._roster)
         if round.pre_round is not None:
             first = round.plan.now.available[: self.rule.num_selected]

@@ -25,6 +25,11 @@ __all__ = [
 ]
 
 _LONGEST_REASON = 400
+_OF_THE_SERVER = (
+    ErrorCode.MESSAGE_UNAVAILABLE,
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+    ErrorCode.NODE_UNAVAILABLE,
+)
 _OF_THE_APP = (
     ErrorCode.CLIENT_APP_RAISED_EXCEPTION,
     ErrorCode.MOD_FAILED_PRECONDITION,
@@ -41,6 +46,7 @@ class Replies:
     failures: dict[int, str] = field(default_factory=dict)  # why the others did not answer
     bytes_up: int = 0
     by_app: set[int] = field(default_factory=set)  # failures that come of the node's own app
+    by_node: set[int] = field(default_factory=set)  # not said by Flower's server in its place
 
 
 def marked(content: RecordDict, phase: Phase, values: Mapping[str, Any]) -> RecordDict:
@@ -115,6 +121,8 @@ def sort_replies(sent: Iterable[Message], received: Iterable[Message], missing: 
             replies.bytes_up += content_bytes(message.content)
         if node_id is None:
             continue
+        if not message.has_error() or message.error.code not in _OF_THE_SERVER:
+            replies.by_node.add(node_id)
         if not message.has_error():
             replies.contents[node_id] = message.content
             continue

@@ -97,8 +97,10 @@ class Selector:
     def open(self, round: OpenRound, roster: Roster) -> None:
         """Plan a round for the clients on the roster."""
         self._tell_what_has_no_effect(round.number, len(round.clients) + len(roster.excluded))
-        self.learn_sizes(roster.num_examples)
-        self.note_without_examples(roster.without_examples, round.number)
+        sizes = roster.sizes()
+        self.learn_sizes({client: size for client, size in sizes.items() if size})
+        without = sorted((c for c, size in sizes.items() if not size), key=client_order)
+        self._backoff.note_without_examples(without, round.number)
         round.plan = self.plan(round.number, list(round.clients))
         round.plan.note(round.record)
         if not round.plan.candidates:
@@ -138,10 +140,6 @@ class Selector:
         The word of a client that was to deliver and did not counts for nothing until it does.
         """
         self._said |= num_examples
-
-    def note_without_examples(self, clients: Iterable[str], number: int) -> None:
-        """Have clients step back that say to have no example, from this round on."""
-        self._backoff.note_without_examples(sorted(clients, key=client_order), number)
 
     def plan(self, number: int, clients: Sequence[str]) -> Plan:
         """Plan a round for the clients that take part."""

@@ -16,6 +16,7 @@ from pncs_flower.strategies import (
     PNCS,
     GradientMemory,
     SelectionError,
+    SelectionOptions,
     SelectionStrategy,
     TooFewClientsError,
     timeouts,
@@ -23,6 +24,7 @@ from pncs_flower.strategies import (
 from pncs_flower.strategies.grids.polling import PollingGrid
 from pncs_flower.strategies.record import RoundRecord
 from pncs_flower.strategies.round.roster import Roster
+from pncs_flower.strategies.round.waiting import Waiting
 from pncs_flower.strategies.rules import GradientMemoryRule
 
 NEVER = 1e9
@@ -80,11 +82,19 @@ def on_flowers_grid(*delays, app=None, connected=()):
     return PollingGrid(Deployed(app or numpy_app.make_app(summary_mod), delays, connected))
 
 
-def timed(who, grid, num_selected=2, **arguments):
+def roster(min_clients=None, wait_timeout=60.0, eligible=None, **options):
+    return Roster(
+        SelectionOptions(
+            min_clients=min_clients, wait_timeout=wait_timeout, eligible=eligible, **options
+        )
+    )
+
+
+def timed(who, grid, num_selected=2, kind=Waiting):
     start = time.monotonic()
     record = RoundRecord(1)
     try:
-        return list(who.update(grid, num_selected, record, **arguments)), record
+        return list(kind(who, grid, record, num_selected).clients()), record
     finally:
         record.seconds["test"] = time.monotonic() - start
 
@@ -94,14 +104,14 @@ def timed(who, grid, num_selected=2, **arguments):
 
 def test_time_to_wait_begins_with_the_first_answer():
     """The imports of a client app may take longer than any wait for a client that is missing."""
-    clients, record = timed(Roster(None, 0.4, None), on_flowers_grid(1.2, 1.3, 1.4))
+    clients, record = timed(roster(None, 0.4, None), on_flowers_grid(1.2, 1.3, 1.4))
     assert clients == ["site-0", "site-1", "site-2"]
     assert record.seconds["waiting"] >= 1.2
     assert not record.notes
 
 
 def test_waiting_for_the_others_ends_a_while_after_the_first_answer():
-    clients, record = timed(Roster(None, 0.5, None), on_flowers_grid(0.3, 0.3, NEVER))
+    clients, record = timed(roster(None, 0.5, None), on_flowers_grid(0.3, 0.3, NEVER))
     assert clients == ["site-0", "site-1"]
     assert 0.8 <= record.seconds["test"] < 2.5
     ((node, reason),) = record.rejected.items()
@@ -110,7 +120,7 @@ def test_waiting_for_the_others_ends_a_while_after_the_first_answer():
 
 
 def test_clients_of_which_none_ever_answers_are_starting_and_not_without_the_mod():
-    who = Roster(None, 0.2, None, start_timeout=0.6)
+    who = roster(None, 0.2, None, start_timeout=0.6)
     start = time.monotonic()
     with pytest.raises(SelectionError, match="still starting") as caught:
         timed(who, on_flowers_grid(NEVER, NEVER))
@@ -122,13 +132,13 @@ def test_clients_of_which_none_ever_answers_are_starting_and_not_without_the_mod
 def test_without_any_node_there_is_no_start_to_wait_for():
     start = time.monotonic()
     with pytest.raises(TooFewClientsError, match="0 clients take part"):
-        timed(Roster(None, 0.2, None, start_timeout=60.0), on_flowers_grid())
+        timed(roster(None, 0.2, None, start_timeout=60.0), on_flowers_grid())
     assert time.monotonic() - start < 3
 
 
 def test_a_client_that_is_quick_does_not_cut_short_the_start_of_those_that_a_round_needs():
     """Its word comes first, also if it only says that it cannot: else one node ends any run."""
-    clients, record = timed(Roster(None, 0.3, None), on_flowers_grid(0.0, 1.2, 1.3))
+    clients, record = timed(roster(None, 0.3, None), on_flowers_grid(0.0, 1.2, 1.3))
     assert clients[:2] == ["site-0", "site-1"]
     assert record.seconds["waiting"] >= 1.2
 
@@ -138,11 +148,11 @@ def test_a_client_that_is_quick_does_not_cut_short_the_start_of_those_that_a_rou
         return call_next(message, context)
 
     grid = on_flowers_grid(0.0, 1.2, 1.2, app=numpy_app.make_app(fails, summary_mod))
-    assert timed(Roster(None, 0.3, None), grid)[0] == ["site-1", "site-2"]
+    assert timed(roster(None, 0.3, None), grid)[0] == ["site-1", "site-2"]
 
 
 def test_a_client_that_never_answers_is_waited_for_no_longer_than_for_a_start():
-    who = Roster(None, 0.3, None, start_timeout=1.0)
+    who = roster(None, 0.3, None, start_timeout=1.0)
     start = time.monotonic()
     with pytest.raises(TooFewClientsError, match=r"no answer within.*larger start_timeout"):
         timed(who, on_flowers_grid(0.0, NEVER))
@@ -150,7 +160,7 @@ def test_a_client_that_never_answers_is_waited_for_no_longer_than_for_a_start():
 
 
 def test_later_a_client_that_never_answers_is_waited_for_no_longer_than_for_any():
-    who = Roster(None, 0.3, None)
+    who = roster(None, 0.3, None)
     grid = on_flowers_grid(0.0, 0.0, NEVER, connected=(0.0, 0.0, 0.5))
     assert len(timed(who, grid)[0]) == 2
     time.sleep(0.6)
@@ -161,7 +171,7 @@ def test_later_a_client_that_never_answers_is_waited_for_no_longer_than_for_any(
 
 
 def test_a_node_met_just_before_the_end_does_not_make_the_wait_longer():
-    who = Roster(None, 1.0, None, start_timeout=1.0)
+    who = roster(None, 1.0, None, start_timeout=1.0)
     start = time.monotonic()
     with pytest.raises(TooFewClientsError, match="1 clients take part"):
         timed(who, on_flowers_grid(0.0, NEVER, connected=(0.0, 0.8)))
@@ -170,7 +180,7 @@ def test_a_node_met_just_before_the_end_does_not_make_the_wait_longer():
 
 def test_the_log_says_who_is_still_starting(caplog):
     caplog.set_level("INFO", logger="flwr")
-    timed(Roster(None, 3.0, None), on_flowers_grid(0.0, 1.5, 1.6), num_selected=3)
+    timed(roster(None, 3.0, None), on_flowers_grid(0.0, 1.5, 1.6), num_selected=3)
     assert "1 of 3 are here; 2 are connected and still starting: no answer yet" in caplog.text
 
 
@@ -204,7 +214,7 @@ def test_a_forgotten_mod_is_known_at_once_also_where_fewer_clients_are_simulated
 ):
     start = time.monotonic()
     with pytest.raises(SelectionError, match=FIRST):
-        timed(Roster(None, 60.0, None), InProcessGrid(numpy_app.make_app(), num_clients), 9)
+        timed(roster(None, 60.0, None), InProcessGrid(numpy_app.make_app(), num_clients), 9)
     assert time.monotonic() - start < 6
 
 
@@ -212,7 +222,7 @@ def test_a_forgotten_mod_is_known_at_once_in_a_deployment():
     """The app is the same on all nodes; an answer without the marker leaves no doubt."""
     start = time.monotonic()
     with pytest.raises(SelectionError, match=FIRST):
-        timed(Roster(None, 60.0, None), on_flowers_grid(0.1, 0.2, app=answering_app()))
+        timed(roster(None, 60.0, None), on_flowers_grid(0.1, 0.2, app=answering_app()))
     assert time.monotonic() - start < 6
 
 
@@ -225,7 +235,7 @@ def test_an_app_that_no_client_can_load_is_known_at_once_and_not_taken_for_one_w
 
     start = time.monotonic()
     with pytest.raises(SelectionError, match=r"cannot be loaded.*module") as told:
-        timed(Roster(None, 60.0, None), on_flowers_grid(0.1, 0.2, app=numpy_app.make_app(cannot)))
+        timed(roster(None, 60.0, None), on_flowers_grid(0.1, 0.2, app=numpy_app.make_app(cannot)))
     assert time.monotonic() - start < 6
     assert "summary_mod" not in str(told.value)
 
@@ -237,21 +247,21 @@ def test_one_client_whose_app_cannot_be_loaded_is_alone_in_that():
         return call_next(message, context)
 
     grid = on_flowers_grid(0.0, 0.0, 0.0, app=numpy_app.make_app(cannot, summary_mod))
-    assert timed(Roster(None, 0.3, None), grid)[0] == ["site-0", "site-2"]
+    assert timed(roster(None, 0.3, None), grid)[0] == ["site-0", "site-2"]
 
 
 @pytest.mark.parametrize("app", [numpy_app.make_app(), answering_app()])
 def test_a_forgotten_mod_is_told_while_others_are_still_starting(app, caplog):
     told = []
 
-    class Listening(Roster):
+    class Listening(Waiting):
         def _deadline(self, *arguments):  # at each look
             told.append("ClientApp(mods=[summary_mod, ...])" in caplog.text)
             return super()._deadline(*arguments)
 
-    who = Listening(None, 1.5, None, start_timeout=1.5)
+    who = roster(None, 1.5, None, start_timeout=1.5)
     with pytest.raises(SelectionError, match=f"and 1 of them have not answered yet.*{FIRST}"):
-        timed(who, on_flowers_grid(0.1, NEVER, app=app))
+        timed(who, on_flowers_grid(0.1, NEVER, app=app), kind=Listening)
     assert not told[0]
     assert sum(told) > len(told) / 2
     assert len([r for r in caplog.records if "ClientApp(mods=" in r.getMessage()]) == 1
@@ -284,7 +294,7 @@ SILLY = [True, -3, 0, 2.5, "many", [7], b"\x07", 10**9, 2**62]
 @pytest.mark.parametrize("number", [*SILLY, 1, 3, 1000])
 def test_one_node_that_says_how_many_there_are_does_not_block_the_start(number):
     grid = deployed({"site-0": {"num-clients": number}})
-    clients, record = timed(Roster(None, 60.0, None), grid)
+    clients, record = timed(roster(None, 60.0, None), grid)
     assert len(clients) == 4
     assert record.seconds["test"] < 3
 
@@ -294,7 +304,7 @@ def test_one_node_that_says_it_is_alone_does_not_end_the_wait_for_others():
     grid = on_flowers_grid(
         0.0, 0.0, app=numpy_app.make_app(claims, summary_mod), connected=(0.0, 0.5)
     )
-    assert timed(Roster(None, 10.0, None), grid)[0] == ["site-0", "site-1"]
+    assert timed(roster(None, 10.0, None), grid)[0] == ["site-0", "site-1"]
 
 
 def test_what_most_nodes_say_of_their_number_is_waited_for():
@@ -304,23 +314,23 @@ def test_what_most_nodes_say_of_their_number_is_waited_for():
         app=numpy_app.make_app(claiming(claims), summary_mod),
         connected=(0.0, 0.0, 0.4, 0.4),
     )
-    assert len(timed(Roster(None, 10.0, None), grid)[0]) == 4
+    assert len(timed(roster(None, 10.0, None), grid)[0]) == 4
 
 
 @pytest.mark.parametrize("number", [*SILLY, 10**9 + 1])
 def test_a_number_of_examples_that_cannot_be_is_taken_for_none(number):
-    who = Roster(None, 5.0, None, max_weight=1e8)
+    who = roster(None, 5.0, None, max_weight=1e8)
     clients, _ = timed(who, deployed({"site-0": {"num-examples": number}}))
     assert len(clients) == 4
-    assert who.num_examples == {}
+    assert not who.sizes().get("site-0")
 
 
 def test_a_number_of_examples_is_at_most_max_weight():
     claims = {"site-0": {"num-examples": 50}, "site-1": {"num-examples": 51}}
     strategy = GradientMemory(FedAvg(fraction_evaluate=0.0), num_selected=2, max_weight=50.0)
     app = numpy_app.make_app(claiming(claims), summary_mod)
-    assert strategy._roster.update(Deployed(app, [0.0] * 3), 2, RoundRecord(1))
-    assert strategy._roster.num_examples == {"site-0": 50}
+    assert timed(strategy._roster, Deployed(app, [0.0] * 3))
+    assert strategy._roster.sizes() == {"site-0": 50}
 
 
 @pytest.mark.parametrize(
@@ -328,7 +338,7 @@ def test_a_number_of_examples_is_at_most_max_weight():
     ["", "x" * 201, "9" * 5000, "a\nb", "\x1b[31m", "\0", "\ud800", 7, True, 1.5, b"a", ["a"]],
 )
 def test_a_key_that_cannot_be_used_costs_its_node_alone(key):
-    clients, record = timed(Roster(None, 0.2, None), deployed({"site-0": {"key": key}}))
+    clients, record = timed(roster(None, 0.2, None), deployed({"site-0": {"key": key}}))
     assert clients == ["site-1", "site-2", "site-3"]
     assert record.rejected["node 1000"].startswith("introduction: ")
 
@@ -336,7 +346,7 @@ def test_a_key_that_cannot_be_used_costs_its_node_alone(key):
 def test_what_a_node_says_is_wrong_is_one_line_without_control_characters():
     """It goes to the log, and may not pass for another line of it."""
     problem = "no data\nWARNING: all clients\x1b]0;x\x07 lie\x1b[2J\r" + "!" * 10**6
-    record = timed(Roster(None, 0.2, None), deployed({"site-0": {"problem": problem}}))[1]
+    record = timed(roster(None, 0.2, None), deployed({"site-0": {"problem": problem}}))[1]
     reason = record.rejected["node 1000"]
     assert reason.startswith("introduction: no data WARNING: all clients")
     assert reason.isprintable()
@@ -348,7 +358,7 @@ JOINED = "\N{ARABIC LETTER MEEM}\N{ZERO WIDTH NON-JOINER}\N{ARABIC LETTER ALEF}"
 
 @pytest.mark.parametrize("key", [JOINED, "医院", "Klinik Süd", "x" * 200, "\U0001f3e5", "007"])
 def test_names_in_any_script_are_keys(key):
-    clients, _ = timed(Roster(None, 0.2, None), deployed({"site-0": {"key": key}}))
+    clients, _ = timed(roster(None, 0.2, None), deployed({"site-0": {"key": key}}))
     assert key in clients
 
 
@@ -389,28 +399,28 @@ def test_the_size_that_a_client_says_counts_for_nothing_once_it_does_not_deliver
 
 def test_clients_that_are_not_eligible_are_here_and_not_missing():
     grid = deployed({f"site-{n}": {"num-clients": 4} for n in range(4)})
-    who = Roster(None, 30.0, lambda key: key in {"site-1", "site-2"})
+    who = roster(None, 30.0, lambda key: key in {"site-1", "site-2"})
     clients, record = timed(who, grid)
     assert clients == ["site-1", "site-2"]
     assert not record.notes
     assert record.seconds["test"] < 3
-    who = Roster(4, 30.0, lambda key: key in {"site-1", "site-2"})
+    who = roster(4, 30.0, lambda key: key in {"site-1", "site-2"})
     clients, record = timed(who, deployed({}))
     assert not record.notes
     assert record.seconds["test"] < 3
 
 
 def test_an_eligible_that_takes_nobody_is_what_the_error_speaks_of():
-    who = Roster(None, 0.3, lambda key: key in {0, 1, 2})
+    who = roster(None, 0.3, lambda key: key in {0, 1, 2})
     with pytest.raises(TooFewClientsError, match=r"4 are here, but eligible refuses '0'") as caught:
-        who.update(InProcessGrid(numpy_app.make_app(summary_mod), 4), 2, RoundRecord(1))
+        timed(who, InProcessGrid(numpy_app.make_app(summary_mod), 4))
     assert "keys are text" in str(caught.value)
     assert "Start more clients" not in str(caught.value)
 
 
 def test_eligible_is_not_asked_at_each_look_while_clients_are_missing():
     asked = []
-    who = Roster(None, 5.0, lambda key: not asked.append(key))
+    who = roster(None, 5.0, lambda key: not asked.append(key))
     clients, _ = timed(who, on_flowers_grid(0.1, 0.2, 0.9, 1.0), num_selected=4)
     assert len(clients) == 4
     assert len(asked) <= 4 * 4  # not 4 in each of some fifty looks

@@ -1,0 +1,286 @@
+"""The wait for a round's clients: bounded, and in vain for those that will never be there."""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from logging import INFO, WARNING
+
+from flwr.common import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from pncs_flower.protocol import client_order
+
+from .. import timeouts
+from ..base_strategy import check_evaluation, least_evaluating
+from ..errors import SelectionError, TooFewClientsError
+from ..grids.polling import is_simulated
+from ..record import RoundRecord
+from .introductions import Introductions
+from .open_round import OpenRound
+from .roster import NO_FUNCTION, Roster
+from .training import find_message_type
+
+__all__ = ["Waiting", "meet_clients"]
+
+_LONGEST_TEXT = 600
+
+
+def meet_clients(round: OpenRound, roster: Roster, base: Strategy, num_selected: int) -> None:
+    """Have the clients of a round, for itself and for the base strategy's evaluation.
+
+    Too few for the latter are an error in the first round; later, clients may have left.
+    """
+    evaluating, find_type = least_evaluating(base), partial(find_message_type, round, base)
+    waiting = Waiting(roster, round.grid, round.record, num_selected, evaluating, find_type)
+    round.clients = waiting.clients()
+    if round.number == 1:
+        check_evaluation(base, len(round.clients))
+    elif len(round.clients) < evaluating:  # noted now, before the record is written
+        round.record.notes.append("too few clients are left for an evaluation: there is none")
+
+
+@dataclass
+class Waiting:
+    """One round's wait for clients, whom the roster takes up as they answer."""
+
+    roster: Roster
+    grid: Grid
+    record: RoundRecord
+    num_selected: int
+    evaluating: int = 0  # as many are waited for at the start, as the base evaluates on them
+    # Tells the type of the base strategy's training messages, given nodes. It is asked, once, if no
+    # node has a train function without a name: only a message that some function is there for
+    # reaches a mod.
+    find_type: Callable[[list[int]], str] | None = None
+
+    def __post_init__(self) -> None:
+        self._start = self._told = time.monotonic()
+        self._simulated = is_simulated(self.grid)
+        self._asking = Introductions(self.grid)
+        self._online: set[int] = set()
+        self._tried: dict[int, float] = {}  # when nodes last answered
+        self._failures: dict[int, str] = {}
+        self._untold: set[int] = set()  # nodes whose failure is not counted yet
+
+    def clients(self) -> dict[str, int]:
+        """Wait for clients, and return those that take part: their nodes by key."""
+        while True:
+            self._ask()
+            self._hear()
+            if self._take_other_type():
+                continue
+            # Perhaps only the type of the message was wrong.
+            undecided = self._asking.waiting and self.find_type is not None
+            self._note_failures(self._untold - (self._without_function if undecided else set()))
+            left = self._deadline() - time.monotonic()
+            if self._is_over() or left <= 0:
+                return self._end()
+            self._tell()
+            time.sleep(min(left, self._asking.pause))
+
+    def _ask(self) -> None:
+        """Ask the nodes who they are that nobody knows; one that failed only after a while.
+
+        A round that has enough clients without it tries it again after 1, 2, 4, ... rounds: a node
+        that never answers would cost `wait_timeout` in each.
+        """
+        self._online = set(self.grid.get_node_ids())
+        left = self._deadline() - time.monotonic()
+        enough, known, now = self._has_enough(), self.roster.keys, time.monotonic()
+        pause = timeouts.RETRY_IN_VAIN if self._is_hopeless() else timeouts.RETRY
+        strangers = [
+            node_id
+            for node_id in sorted(self._online - known.keys() - self._asking.waiting)
+            if now - self._tried.get(node_id, -math.inf) > pause
+            and not (enough and (node_id in self._tried or not self._is_due(node_id)))
+        ]
+        if strangers and left > 0:
+            self._asking.ask(strangers, left, self.roster.message_type)
+
+    def _hear(self) -> None:
+        """Take up those that have answered."""
+        replies = self._asking.answers()
+        for node_id in sorted(replies.contents.keys() | replies.failures.keys()):
+            self._tried[node_id] = time.monotonic()
+            self._failures.pop(node_id, None)
+            self._untold.discard(node_id)
+            reason = self.roster.take(node_id, replies, self._online)
+            if reason is not None:
+                self._failures[node_id] = reason
+                self._untold.add(node_id)
+
+    def _take_other_type(self) -> bool:
+        """Ask in messages of the base strategy's type, if nobody has a function for the plain."""
+        if self.find_type is None or not self._nobody_will_be_there():
+            return False
+        if not self._online <= self._without_function:
+            return False
+        self.roster.message_type = self.find_type(sorted(self._online)[: self.num_selected])
+        self.find_type = None
+        self._tried.clear()
+        self._untold.clear()
+        return True
+
+    def _is_over(self) -> bool:
+        """Tell whether to wait no longer, although there is time."""
+        declared = self.roster.most_say()
+        # The clients of a simulation are there at once.
+        all_here = self._simulated and self.roster.options.min_clients is None
+        all_here = all_here and 0 < declared <= len(self._online)
+        if not self._asking.waiting and (self._has_enough() or all_here):
+            return True
+        # No waiting puts the mod into the app, or a simulation in order.
+        twice = all(self.roster.failures.get(node_id, 0) > 1 for node_id in self._online)
+        return twice and self._nobody_will_be_there()
+
+    def _deadline(self) -> float:
+        """Return when the wait ends.
+
+        While too few for a round have answered, and nodes are connected that never have, the run
+        is still starting: a quick client must not cut short the start of others.
+        """
+        roster, options = self.roster, self.roster.options
+        if not roster.started and self._online - roster.heard and not self._can_select():
+            return self._start + max(options.start_timeout, options.wait_timeout)
+        return max(self._start, roster.first_answer or self._start) + options.wait_timeout
+
+    def _can_select(self, others: int = 0) -> bool:
+        # In this order: `eligible`, somebody else's code, is not called at each look for nothing.
+        least = max(self.num_selected, others)
+        known = len(self.roster.known(self._online))
+        return known >= least and len(self.roster.present(self._online)) >= least
+
+    def _wanted(self) -> int:
+        """Return how many clients to wait for."""
+        if self.roster.started:
+            return self.num_selected
+        there_are = self.roster.options.min_clients or self.roster.most_say()
+        return max(self.num_selected, self.evaluating, there_are)
+
+    def _has_enough(self) -> bool:
+        """Tell whether nobody needs to be waited for. Clients that are left out are here, too."""
+        if len(self.roster.known(self._online)) < self._wanted():
+            return False
+        return self._can_select(0 if self.roster.started else self.evaluating)
+
+    def _is_hopeless(self) -> bool:
+        """Tell whether all answers are final.
+
+        An app without the mod, or that cannot be loaded, is the same on all nodes. In a simulation,
+        any failure is final.
+        """
+        final = set(self.roster.final)
+        if self._simulated:
+            final |= self.roster.heard & self._failures.keys()
+        return not self.roster.started and self._online <= final
+
+    def _nobody_will_be_there(self) -> bool:
+        # All nodes of a simulation are there, but another type of message needs enough of them.
+        few = 1 if self._simulated and not self._without_function else self.num_selected
+        return few <= len(self._online & self._failures.keys()) and self._is_hopeless()
+
+    @property
+    def _without_function(self) -> set[int]:
+        """Nodes whose app has no train function without a name."""
+        return {node_id for node_id, why in self._failures.items() if NO_FUNCTION in why}
+
+    def _is_due(self, node_id: int) -> bool:
+        return self.roster.next_try.get(node_id, 0) <= self.record.round
+
+    def _note_failures(self, nodes: Iterable[int]) -> None:
+        """Count the failures of nodes, and tell of each one's first at once."""
+        for node_id in sorted(nodes):
+            if node_id not in self.roster.failures:
+                log(WARNING, "Node %d takes no part for now: %s", node_id, self._failures[node_id])
+            self.roster.note_failure(node_id, self.record.round)
+            self._untold.discard(node_id)
+
+    def _tell(self) -> None:
+        """Say now and then who is waited for."""
+        again = self._told > self._start
+        if time.monotonic() - self._told <= (timeouts.TELL_AGAIN if again else timeouts.TELL_FIRST):
+            return
+        self._told = time.monotonic()
+        silent = len(self._asking.waiting)
+        log(
+            INFO,
+            "Waiting for clients: %d of %d are here%s.",
+            len(self.roster.known(self._online)),
+            self._wanted(),
+            f"; {silent} are connected and still starting: no answer yet" if silent else "",
+        )
+
+    def _end(self) -> dict[str, int]:
+        """Put into the record what came of the wait; too few clients are an error."""
+        record, waited = self.record, time.monotonic() - self._start
+        silent = dict.fromkeys(self._asking.waiting, f"no answer within {waited:.0f} s")
+        self._failures |= silent
+        self._note_failures(self._untold.union(silent))
+        clients = self.roster.present(self._online)
+        record.clients = list(clients)
+        record.seconds["waiting"] = time.monotonic() - self._start
+        record.bytes_down["introduction"] = self._asking.bytes_down
+        record.bytes_up["introduction"] = self._asking.bytes_up
+        for node_id, reason in self._failures.items():
+            record.rejected[f"node {node_id}"] = f"introduction: {reason}"
+        if len(clients) < self.num_selected:
+            raise self._too_few(clients, f"{waited:.0f} s")
+        here, wanted = len(self.roster.known(self._online)), self._wanted()
+        if here < wanted:
+            note = f"started with {here} of {wanted} clients after {waited:.0f} s of waiting"
+            record.notes.append(note)
+            log(WARNING, "Round %d %s.", record.round, note)
+        self.roster.started = True
+        return clients
+
+    def _too_few(self, clients: Iterable[str], waited: str) -> SelectionError:
+        """Return the error of a round with too few clients: some are known, some were heard."""
+        known, excluded = self.roster.known(self._online), self.roster.excluded
+        clients = set(clients)
+        if self._failures and not known:
+            return self._nobody_introduced(waited)
+        short = f"{len(clients)} clients take part, but num_selected is {self.num_selected}"
+        if len(known) >= self.num_selected:
+            left_out = [key for key in known if key in excluded]
+            refused = [key for key in known if key not in clients and key not in excluded]
+            told = "; ".join(
+                [f"eligible refuses {_some(refused)} (keys are text)"] * bool(refused)
+                + [f"left out for the rest of the run: {_some(left_out)}"] * bool(left_out)
+            )
+            remedy = "Have eligible take more of them, or lower" if refused else "Lower"
+            return TooFewClientsError(
+                f"{short}: {len(known)} are here, but {told}. {remedy} num_selected"
+            )
+        reasons = "".join(f"; node {node_id}: {why}" for node_id, why in self._failures.items())
+        longer = ", or wait for longer: with a larger start_timeout, and later wait_timeout"
+        return TooFewClientsError(
+            f"{short}; waited {waited}{reasons[:_LONGEST_TEXT]}. Start more clients, or lower "
+            f"num_selected{longer if self._failures.keys() - self.roster.heard else ''}"
+        )
+
+    def _nobody_introduced(self, waited: str) -> SelectionError:
+        failures = self._failures
+        answered = [node_id for node_id in failures if node_id in self.roster.heard]
+        node_id = (answered or list(failures))[0]
+        of_one = f"of node {node_id}: {failures[node_id]}"
+        if not answered:
+            return SelectionError(
+                f"none of the {len(failures)} clients that are connected has answered in {waited}; "
+                f"{of_one}. They are still starting (large imports, few CPUs) or hang: their own "
+                "log says more. A larger start_timeout waits for longer"
+            )
+        starting = len(failures) - len(answered)
+        others = f", and {starting} of them have not answered yet" if starting else ""
+        return SelectionError(
+            f"none of the {len(failures)} clients could introduce itself in {waited}{others}; "
+            f"{of_one}"
+        )
+
+
+def _some(keys: Sequence[str]) -> str:
+    """Return the first of some keys as text."""
+    first = ", ".join(repr(key) for key in sorted(keys, key=client_order)[:3])
+    return first + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
