@@ -11,20 +11,12 @@ _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 
 def covariance(embeddings: np.ndarray, noise: float) -> np.ndarray:
     """Return X^T X + noise^2 I, shape (K, K), of embeddings X with a column for each client."""
-    result: np.ndarray = embeddings.T @ embeddings + noise**2 * np.eye(embeddings.shape[1])
-    return result
+    return np.asarray(embeddings.T @ embeddings + noise**2 * np.eye(embeddings.shape[1]))
 
 
 def condition(sigma: np.ndarray, index: int) -> np.ndarray:
-    """Return the covariance given the loss change of one client; ValueError if it has none."""
-    variance = sigma[index, index]
-    if not 0 < variance < math.inf:
-        raise ValueError(
-            f"the loss change at position {index} has the variance {variance}, but must have one "
-            "above 0: the fit has diverged, are all losses of an ordinary size?"
-        )
-    result: np.ndarray = sigma - np.outer(sigma[:, index], sigma[index]) / variance
-    return result
+    """Return the covariance given the loss change of one client, which has a variance above 0."""
+    return np.asarray(sigma - np.outer(sigma[:, index], sigma[index]) / sigma[index, index])
 
 
 def negative_log_likelihood(

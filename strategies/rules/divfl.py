@@ -7,11 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from pncs_flower.protocol import SummaryKind, SummaryRequest
+from pncs_flower.protocol import SummaryKind
 from pncs_flower.sketches import parse_sketch
 
-from ..checks import check_flags, check_layers, check_one_of, check_share
-from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary, replaced
+from ..asking import SketchRule
+from ..checks import check_flags, check_share
+from ..rule import Choice, Metrics, Round, RuleState, Summary
 from ..rule_strategy import RuleStrategy
 
 __all__ = ["DivFL", "DivFLRule"]
@@ -74,7 +75,7 @@ def facility_location(
 
 
 @dataclass(frozen=True)
-class DivFLRule(SelectionRule):
+class DivFLRule(SketchRule):
     """See `DivFL`; if stale, it remembers each client's last summary, and who owes a new one."""
 
     num_selected: int = 2
@@ -89,14 +90,13 @@ class DivFLRule(SelectionRule):
     chooses_unasked: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         sketch = parse_sketch(self.sketch)
-        replaced(self, sketch=sketch.spec, layers=check_layers(self.layers))
         if not sketch.is_linear:
             raise ValueError(
                 f"sketch is {self.sketch!r}, but distances need a vector: 'layers', "
                 "'coordinates:SIZE' or 'count:SIZE'"
             )
-        check_one_of(("update", "gradient"), summary=self.summary)
         check_share(sample_share=self.sample_share)
         if self.stale and not sketch.same_in_every_round:
             raise ValueError(
@@ -105,11 +105,6 @@ class DivFLRule(SelectionRule):
                 "'count:SIZE'"
             )
         check_flags(stale=self.stale, stochastic=self.stochastic)
-
-    @property
-    def request(self) -> SummaryRequest:
-        """A sketch of the gradient or of the local update."""
-        return SummaryRequest(self.summary, self.sketch, self.layers)
 
     def initial_state(self) -> RuleState:
         """No summary is known."""

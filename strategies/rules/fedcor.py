@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -34,24 +34,12 @@ _TIE = 1e-9
 
 @dataclass(frozen=True)
 class Schedule:
-    """When FedCor learns, and how fast it forgets.
+    """When FedCor learns, and how fast it forgets."""
 
-    Attributes
-    ----------
-    warm_up : int
-        First rounds with uniform selection, after which the process is fitted; 0 for none.
-    interval : int
-        Rounds from one later sample of loss changes to the next, at least 2.
-    annealing : float
-        Factor of a score for each time its client was selected since the last fit, in (0, 1]; beta.
-    discount : float
-        Factor of a sample's weight for each round of its age, in (0, 1]: gamma.
-    """
-
-    warm_up: int
-    interval: int
-    annealing: float
-    discount: float
+    warm_up: int  # first rounds with uniform selection, after which the process is fitted
+    interval: int  # rounds from one later sample of loss changes to the next
+    annealing: float  # factor of a score for each selection since the last fit (beta)
+    discount: float  # factor of a sample's weight for each round of its age (gamma)
 
     def __post_init__(self) -> None:
         check_whole(least=0, warm_up=self.warm_up)
@@ -83,9 +71,9 @@ which those would hardly select by anything but chance."""
 class FedCorRule(SelectionRule):
     """Choose greedily by the Gaussian process; see `FedCor`.
 
-    The state holds the last losses and their round (0: none); the samples of loss changes, shape
-    (n, K), NaN where a client told none, and their rounds; the clients of the K columns; their
-    embeddings, shape (15, K); and how often each was selected since the last fit.
+    The state holds the last losses and their round (0: none); the samples of loss changes, each
+    with its round; each client's embedding, shape (15,); and how often each was selected since the
+    last fit.
     """
 
     num_selected: int = 2
@@ -115,10 +103,8 @@ class FedCorRule(SelectionRule):
         return {
             "losses": {},
             "losses-round": 0,
-            "samples": np.zeros((0, 0)),
-            "sample-rounds": [],
-            "clients": [],
-            "embeddings": np.zeros((_DIMENSION, 0)),
+            "samples": [],
+            "embeddings": {},
             "times-selected": {},
             "fitted": False,
         }
@@ -130,65 +116,68 @@ class FedCorRule(SelectionRule):
 
     def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
         """Learn from the losses told; then draw uniformly, or choose by the process."""
-        after = self._learn(dict(state), now, summaries)
+        after = self._learn(state, now, summaries)
         if self._schedule.samples(now.number):
             chosen = UniformRule(now.num_selected).select({}, now, {}).clients
             return Choice(chosen, state=after)
-        chosen = self._greedy(after, now)
+        chosen = self._by_process(after, now)
         times = after["times-selected"]
-        after["times-selected"] = times | {c: times.get(c, 0) + 1 for c in chosen}
-        return Choice(chosen, state=after)
+        times = {**times, **{client: times.get(client, 0) + 1 for client in chosen}}
+        return Choice(chosen, state={**after, "times-selected": times})
 
     def observe(self, state: RuleState, now: Round, delivered: Mapping[str, Metrics]) -> RuleState:
         """Forget the losses where no update came: the next ones are no consequence of a choice."""
         return state if delivered else {**state, "losses": {}, "losses-round": 0}
 
-    def _learn(
-        self, state: dict[str, Any], now: Round, summaries: Mapping[str, Summary]
-    ) -> dict[str, Any]:
+    def _learn(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> RuleState:
         """Take in the losses, and fit if they complete a sample and warm-up is over."""
+        schedule, last_round = self._schedule, now.number - 1
         losses = {client: float(summary[LOSS][0]) for client, summary in summaries.items()}
-        before = state["losses"] if state["losses-round"] == now.number - 1 else {}
+        before = state["losses"] if state["losses-round"] == last_round else {}
         changes = {c: loss - before[c] for c, loss in losses.items() if c in before}
         changes = {c: by for c, by in changes.items() if abs(by) <= _LARGEST_CHANGE}
-        state |= {"losses": losses, "losses-round": now.number if losses else 0}
-        clients = [*state["clients"], *(c for c in now.clients if c not in state["clients"])]
-        new = [_first_embedding(now.seed, client) for client in clients[len(state["clients"]) :]]
-        state["embeddings"] = np.column_stack([state["embeddings"], *new])
-        state["clients"] = clients
-        kept = [r for r in state["sample-rounds"] if self._weight(r, now) >= _LEAST_WEIGHT]
-        samples = np.full((len(kept), len(clients)), np.nan)
-        old = state["samples"][len(state["sample-rounds"]) - len(kept) :]
-        samples[:, : old.shape[1]] = old
-        if changes and self._schedule.samples(now.number - 1):
-            row = [changes.get(client, math.nan) for client in clients]
-            samples, kept = np.vstack([samples, row]), [*kept, now.number - 1]
-        fits = len(kept) > 0 and kept[-1] == now.number - 1 and now.number > self._schedule.warm_up
-        state |= {"samples": samples, "sample-rounds": kept}
-        if fits:
-            state["embeddings"] = fit(
-                state["embeddings"],
-                samples,
-                np.array([self._weight(r, now) for r in kept]),
-                noise=_NOISE,
-                steps=_LATER_STEPS if state["fitted"] else _FIRST_STEPS,
-                learning_rate=_LEARNING_RATE,
-            )
-            state |= {"fitted": True, "times-selected": {}}
-        return state
+        embeddings = dict(state["embeddings"])
+        for client in now.clients:
+            if client not in embeddings:
+                embeddings[client] = _first_embedding(now.seed, client)
+        samples = list(state["samples"])
+        if changes and schedule.samples(last_round):
+            samples.append((last_round, changes))
+        weights = {number: schedule.discount ** (last_round - number) for number, _ in samples}
+        samples = [(number, row) for number, row in samples if weights[number] >= _LEAST_WEIGHT]
+        after = {
+            **state,
+            "losses": losses,
+            "losses-round": now.number if losses else 0,
+            "samples": samples,
+            "embeddings": embeddings,
+        }
+        if not samples or samples[-1][0] < last_round or now.number <= schedule.warm_up:
+            return after
+        told = [[row.get(client, math.nan) for client in embeddings] for _, row in samples]
+        fitted = fit(
+            np.column_stack(list(embeddings.values())),
+            np.array(told),
+            np.array([weights[number] for number, _ in samples]),
+            noise=_NOISE,
+            steps=_LATER_STEPS if state["fitted"] else _FIRST_STEPS,
+            learning_rate=_LEARNING_RATE,
+        )
+        embeddings = dict(zip(embeddings, map(np.array, fitted.T), strict=True))
+        return {**after, "embeddings": embeddings, "fitted": True, "times-selected": {}}
 
-    def _weight(self, sample_round: int, now: Round) -> float:
-        return self._schedule.discount ** (now.number - 1 - sample_round)
-
-    def _greedy(self, state: Mapping[str, Any], now: Round) -> tuple[str, ...]:
+    def _by_process(self, state: RuleState, now: Round) -> tuple[str, ...]:
         # All clients count in the sum, also those that cannot be chosen.
-        columns = [state["clients"].index(client) for client in now.clients]
-        sigma = covariance(state["embeddings"][:, columns], _NOISE)
+        embeddings = np.stack([state["embeddings"][client] for client in now.clients]).T
         size = sizes(now.clients, now)
         times = [state["times-selected"].get(client, 0) for client in now.clients]
-        annealing = self._schedule.annealing ** np.array(times)
-        eligible = [now.clients.index(client) for client in now.available]
-        chosen = greedy(sigma, size / size.sum(), annealing, eligible, now.num_selected)
+        chosen = greedy(
+            covariance(embeddings, _NOISE),
+            size / size.sum(),
+            self._schedule.annealing ** np.array(times),
+            [now.clients.index(client) for client in now.available],
+            now.num_selected,
+        )
         return tuple(now.clients[index] for index in chosen)
 
 
@@ -206,9 +195,11 @@ def greedy(
     left, chosen = list(eligible), []
     for _ in range(size):
         variances = np.diag(sigma)[left]
-        bad = ~((variances > 0) & np.isfinite(variances))
-        if bad.any():
-            condition(sigma, left[int(np.argmax(bad))])  # raises
+        if not ((variances > 0) & np.isfinite(variances)).all():
+            raise ValueError(
+                f"the loss changes have the variances {variances}, but must have some above 0: the "
+                "fit has diverged, are all losses of an ordinary size?"
+            )
         scores = annealing[left] * (shares @ sigma[:, left]) / np.sqrt(variances)
         best = left[int(np.argmax(scores >= scores.max() - _TIE * abs(scores).max()))]
         sigma = condition(sigma, best)

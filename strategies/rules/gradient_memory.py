@@ -6,13 +6,15 @@ from typing import Literal
 
 import numpy as np
 
-from pncs_flower.protocol import SummaryKind, SummaryRequest
+from pncs_flower.protocol import SummaryKind
 from pncs_flower.randomness import derive_seed
 from pncs_flower.sketches import parse_sketch
 from pncs_flower.subset import nearest_mean_subset
 
-from ..checks import check_factor, check_flags, check_layers, check_one_of, check_whole, given
-from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary, replaced
+from ..asking import SketchRule, longest_unasked
+from ..checks import check_factor, check_flags, check_one_of, check_whole, given
+from ..reports import sizes
+from ..rule import Choice, Metrics, Round, RuleState, Summary
 from ..rule_strategy import RuleStrategy
 
 __all__ = ["GradientMemory", "GradientMemoryRule"]
@@ -21,7 +23,7 @@ Weights = Literal["examples", "uniform"]
 
 
 @dataclass(frozen=True)
-class GradientMemoryRule(SelectionRule):
+class GradientMemoryRule(SketchRule):
     """See `GradientMemory`; it remembers R and its round, and each client's last sketch."""
 
     num_selected: int = 2
@@ -36,23 +38,17 @@ class GradientMemoryRule(SelectionRule):
     chooses_unasked = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         sketch = parse_sketch(self.sketch)
-        replaced(self, sketch=sketch.spec, layers=check_layers(self.layers))
         if not (sketch.is_linear and sketch.same_in_every_round):
             raise ValueError(
                 f"sketch is {self.sketch!r}, but the memory adds up sketches of several rounds, "
                 "which needs a linear one that is the same in each: 'count:R' or 'layers'"
             )
-        check_one_of(("update", "gradient"), summary=self.summary)
         check_flags(normalize=self.normalize)
         check_factor(forgetting=self.forgetting)
         check_one_of(("examples", "uniform"), weights=self.weights)
         check_whole(least=1, **given(candidates=self.num_candidates))
-
-    @property
-    def request(self) -> SummaryRequest:
-        """A linear sketch of the gradient or of the local update."""
-        return SummaryRequest(self.summary, self.sketch, self.layers)
 
     def initial_state(self) -> RuleState:
         """Nothing is left over and nobody is known."""
@@ -62,10 +58,7 @@ class GradientMemoryRule(SelectionRule):
         """Ask all, also those that cool down; or those not asked for the longest time."""
         if self.num_candidates is None:
             return now.clients
-        draw = now.generator("candidates").permutation(len(now.clients))
-        place = dict(zip(now.clients, draw.tolist(), strict=True))
-        longest = sorted(now.clients, key=lambda c: (now.last_asked.get(c, 0), place[c]))
-        return tuple(longest[: self.num_candidates])
+        return longest_unasked(now.clients, self.num_candidates, now)
 
     def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
         """Choose the clients whose mean is nearest to the residual plus the mean of all."""
@@ -131,11 +124,8 @@ class GradientMemoryRule(SelectionRule):
         """Return weights of sum 1: n_k/n, or equal. A client of unknown size counts as the mean."""
         if self.weights == "uniform":
             return np.full(len(clients), 1 / len(clients))
-        sizes = np.array([now.num_examples.get(client, np.nan) for client in clients])
-        known = sizes[np.isfinite(sizes)]
-        sizes[~np.isfinite(sizes)] = known.mean() if len(known) else 1.0
-        total: np.ndarray = sizes / sizes.sum()
-        return total
+        size = sizes(clients, now)
+        return np.asarray(size / size.sum())
 
 
 class GradientMemory(RuleStrategy):

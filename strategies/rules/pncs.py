@@ -11,14 +11,15 @@ from flwr.serverapp.strategy import Strategy
 
 from pncs_flower import Subset, least_aligned_subset
 from pncs_flower.forms import Form, check_parameters
-from pncs_flower.protocol import SummaryKind, SummaryRequest, client_order
+from pncs_flower.protocol import SummaryKind
 from pncs_flower.randomness import derive_seed
 from pncs_flower.similarity import layered_cosine
 from pncs_flower.sketches import parse_sketch
 
-from ..checks import check_flags, check_layers, check_not_negative, check_one_of, check_whole, given
+from ..asking import SketchRule, check_candidates, longest_unasked
+from ..checks import check_flags, check_not_negative, check_whole
 from ..replies.layers import check_averages
-from ..rule import Choice, Round, RuleState, SelectionRule, Summary, replaced
+from ..rule import Choice, Round, RuleState, Summary, replaced
 from ..rule_strategy import RuleStrategy
 
 __all__ = ["PNCS", "PNCSRule"]
@@ -29,7 +30,7 @@ leaves a quarter in all. docs/sketches.md has what it keeps."""
 
 
 @dataclass(frozen=True)
-class PNCSRule(SelectionRule):
+class PNCSRule(SketchRule):
     """Choose the subset of least mean similarity; see `PNCS`. It remembers nothing."""
 
     num_selected: int = 2
@@ -43,11 +44,9 @@ class PNCSRule(SelectionRule):
     per_layer: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_parameters(self.p, self.form)
-        sketch = parse_sketch(self.sketch)
-        sketch.check_order(self.p)
-        replaced(self, sketch=sketch.spec, layers=check_layers(self.layers))
-        check_one_of(("update", "gradient"), summary=self.summary)
+        parse_sketch(self.sketch).check_order(self.p)
         if self.layer_weights is not None:
             replaced(self, layer_weights=_weights(self.layer_weights, self.layers))
         check_flags(per_layer=self.per_layer)
@@ -56,27 +55,15 @@ class PNCSRule(SelectionRule):
                 "layer_weights are given and per_layer is True, but weights are for the average "
                 "over layers that per_layer does not take: leave one of them out"
             )
-        check_whole(num_selected=self.num_selected, **given(candidates=self.num_candidates))
-        if self.num_candidates is not None and self.num_candidates < self.num_selected:
-            raise ValueError(
-                f"candidates is {self.num_candidates}, but {self.num_selected} of them are chosen "
-                f"in a round: use at least {self.num_selected}, or leave it out to ask all"
-            )
-
-    @property
-    def request(self) -> SummaryRequest:
-        """A sketch of the gradient or of the local update."""
-        return SummaryRequest(self.summary, self.sketch, self.layers)
+        check_whole(num_selected=self.num_selected)
+        if self.num_candidates is not None:
+            check_candidates(self.num_candidates, self.num_selected, ", or leave it out to ask all")
 
     def candidates(self, state: RuleState, now: Round) -> tuple[str, ...]:
         """Ask all that are available, or some: those not asked for the longest time."""
         if self.num_candidates is None:
             return now.available
-        draw = now.generator("candidates").permutation(len(now.available))
-        available = sorted(now.available, key=client_order)
-        shuffled = [available[place] for place in np.argsort(draw).tolist()]
-        shuffled.sort(key=lambda client: now.last_asked.get(client, 0))
-        return tuple(shuffled[: self.num_candidates])
+        return longest_unasked(now.available, self.num_candidates, now)
 
     def similarities(self, summaries: Mapping[str, Summary]) -> dict[str, np.ndarray]:
         """Return the similarity of every two clients in each layer, shapes (K, K)."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from pncs_flower.protocol import LOSS, SummaryRequest
 
+from ..asking import check_candidates
 from ..checks import check_one_of, check_text, check_whole
 from ..reports import draw, order_by_value, reported, sizes
 from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
@@ -30,14 +31,9 @@ class PowerOfChoiceRule(SelectionRule):
     loss_key: str = "train-loss"
 
     def __post_init__(self) -> None:
-        check_whole(num_selected=self.num_selected, candidates=self.num_candidates)
+        check_candidates(self.num_candidates, self.num_selected)
         check_text(loss_key=self.loss_key)
         check_whole(least=1, batch_size=self.batch_size)
-        if self.num_candidates < self.num_selected:
-            raise ValueError(
-                f"candidates is {self.num_candidates}, but {self.num_selected} of them are chosen "
-                f"in a round: use at least {self.num_selected}"
-            )
         check_one_of(("pow-d", "cpow-d", "rpow-d"), variant=self.variant)
 
     @property

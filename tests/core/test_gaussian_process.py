@@ -73,12 +73,6 @@ def test_posterior_is_that_of_the_normal_distribution(seed: int, given_clients: 
     np.testing.assert_allclose(stepwise, direct, atol=1e-9)
 
 
-def test_singular_posterior_is_an_error() -> None:
-    sigma = np.ones((2, 2))
-    with pytest.raises(ValueError, match=r"position 1 has the variance 0\.0"):
-        condition(condition(sigma, 0), 1)
-
-
 def test_fit_finds_the_covariance_of_many_samples() -> None:
     rng = np.random.default_rng(0)
     true = rng.normal(size=(2, 4))

@@ -1,0 +1,46 @@
+"""What several rules ask for, and whom."""
+
+from collections.abc import Iterable
+
+from pncs_flower.protocol import SummaryKind, SummaryRequest, client_order
+from pncs_flower.sketches import parse_sketch
+
+from .checks import check_layers, check_one_of, check_whole
+from .rule import Round, SelectionRule, replaced
+
+__all__ = ["SketchRule", "check_candidates", "longest_unasked"]
+
+
+class SketchRule(SelectionRule):
+    """A rule that asks for a sketch of the gradient or of the local update; it has these fields."""
+
+    sketch: str
+    layers: tuple[str, ...] | None
+    summary: SummaryKind
+
+    def __post_init__(self) -> None:
+        replaced(self, sketch=parse_sketch(self.sketch).spec, layers=check_layers(self.layers))
+        check_one_of(("update", "gradient"), summary=self.summary)
+
+    @property
+    def request(self) -> SummaryRequest:
+        """A sketch of the gradient or of the local update."""
+        return SummaryRequest(self.summary, self.sketch, self.layers)
+
+
+def check_candidates(num_candidates: int, num_selected: int, otherwise: str = "") -> None:
+    """Refuse fewer candidates than are chosen among them."""
+    check_whole(num_selected=num_selected, candidates=num_candidates)
+    if num_candidates < num_selected:
+        raise ValueError(
+            f"candidates is {num_candidates}, but {num_selected} of them are chosen in a round: "
+            f"use at least {num_selected}{otherwise}"
+        )
+
+
+def longest_unasked(clients: Iterable[str], count: int, now: Round) -> tuple[str, ...]:
+    """Return those not asked for the longest time, drawing between equals."""
+    ordered = sorted(clients, key=client_order)
+    draw = now.generator("candidates").permutation(len(ordered))
+    place = dict(zip(ordered, draw.tolist(), strict=True))
+    return tuple(sorted(ordered, key=lambda c: (now.last_asked.get(c, 0), place[c]))[:count])
