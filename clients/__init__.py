@@ -1,7 +1,6 @@
 """The client side: one mod for any ClientApp, and a reference PyTorch client (`.pytorch`)."""
 
-from .identity import client_key
 from .privacy import SketchNoise
-from .summary import GradientFunction, SummaryMod, summary_mod
+from .summary import GradientFunction, SummaryMod, client_key, summary_mod
 
 __all__ = ["GradientFunction", "SketchNoise", "SummaryMod", "client_key", "summary_mod"]

@@ -1,24 +1,19 @@
-"""Which device a PyTorch client computes on: the one that it was given, never another's."""
+"""Where a PyTorch client computes: on the device that it was given, never on another's."""
 
 import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, get_args
 
 import torch
 
-__all__ = ["Precision", "choose_device", "compute_in", "granted_gpus", "releasing_memory"]
-
-Precision = Literal["float32", "bfloat16"]
-"""What a forward pass computes in. Weights, sums and what travels are float32 in either."""
+__all__ = ["choose_device", "compute_in", "granted_gpus", "reproducible"]
 
 
 def granted_gpus() -> list[str] | None:
     """Return the GPUs that Ray gave to this worker; None outside a Ray worker.
 
-    A worker that was given none may still see them all, so what is visible says nothing. They are
-    numbers, or what ``CUDA_VISIBLE_DEVICES`` names them by: "GPU-3f2a..." or "MIG-...".
+    They are numbers, or what ``CUDA_VISIBLE_DEVICES`` names them by: "GPU-3f2a..." or "MIG-...".
     """
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
@@ -29,26 +24,11 @@ def granted_gpus() -> list[str] | None:
 
 
 def choose_device(wanted: str = "auto") -> torch.device:
-    """Return the device for a client.
+    """Return the device for a client: "cpu", "cuda", or "auto" for the GPU if it was given one.
 
-    Parameters
-    ----------
-    wanted : {"auto", "cpu", "cuda"} (default: "auto")
-        ``"auto"`` takes the GPU that the client was given, and the CPU if it was given none.
-        Outside Ray, a GPU that PyTorch sees counts as given.
-
-    Returns
-    -------
-    torch.device
-        The CPU or the first GPU that is visible.
-
-    Raises
-    ------
-    ValueError
-        If ``wanted`` is none of the three.
-    RuntimeError
-        If a GPU was given or is wanted, but there is none: a client that falls back to the CPU in
-        silence is slow without a reason. ``"cpu"`` is the way to want that.
+    Outside Ray, a GPU that PyTorch sees counts as given; a Ray worker may see some that are
+    others'. A GPU that was given or is wanted, but is not there, is a RuntimeError: a client that
+    falls back to the CPU in silence is slow without a reason.
     """
     if wanted not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device is {wanted!r}, but must be 'auto', 'cpu' or 'cuda'")
@@ -73,37 +53,34 @@ def choose_device(wanted: str = "auto") -> torch.device:
 
 
 def compute_in(precision: str, device: torch.device) -> torch.autocast:
-    """Return a context in which forward passes compute in a precision (PyTorch's autocast).
+    """Return a context in which forward passes compute in "float32" or "bfloat16" (autocast).
 
     bfloat16 has float32's range, so that gradients need no scaling, as those of float16 would.
-
-    Parameters
-    ----------
-    precision : {"float32", "bfloat16"}
-        See `Precision`.
-    device : torch.device
-        Where the pass is computed; the CPU can do it too.
-
-    Raises
-    ------
-    ValueError
-        If there is no such precision.
+    Weights, sums and what travels are float32 in either.
     """
-    if precision not in get_args(Precision):
+    if precision not in ("float32", "bfloat16"):
         raise ValueError(f"precision is {precision!r}, but must be 'float32' or 'bfloat16'")
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
 @contextmanager
-def releasing_memory() -> Iterator[None]:
-    """Give the GPU's memory back at the end, as PyTorch would keep it for this process.
+def reproducible(threads: int) -> Iterator[None]:
+    """Fix what a sum's last bits depend on, and leave the process and the GPU as they were.
 
-    Clients that share a GPU are processes, and what one keeps the others cannot have. What was
-    computed inside must be out of use by then: call a function in it that returns what is wanted.
+    PyTorch would keep the GPU's memory for this process, and the clients that share it are
+    processes. What was computed inside must be out of use at the end: call a function in it.
     """
+    cudnn = torch.backends.cudnn
+    before = torch.get_num_threads(), torch.get_rng_state(), cudnn.deterministic, cudnn.benchmark
+    if threads > 0:
+        torch.set_num_threads(threads)
+    cudnn.deterministic, cudnn.benchmark = True, False  # it would choose by time
     try:
         yield
     finally:
+        torch.set_num_threads(before[0])
+        torch.set_rng_state(before[1])
+        cudnn.deterministic, cudnn.benchmark = before[2:]
         if torch.cuda.is_initialized():
             gc.collect()
             torch.cuda.empty_cache()

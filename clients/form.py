@@ -1,4 +1,9 @@
-"""Is this the model that was sent? Names, kinds and shapes are compared before any arithmetic."""
+"""Is this the model that was sent? Names, kinds and shapes are compared before any arithmetic.
+
+NumPy would broadcast other shapes: an array of (n, 1) beside one of (n,) makes n² values. The
+server refuses such an update too, but only when the client has been chosen for what its summary
+seemed to say.
+"""
 
 from collections.abc import Iterable, Mapping
 
@@ -12,56 +17,40 @@ _NAMES_SHOWN = 8
 
 
 def check_update(update: ArrayRecord, weights: ArrayRecord) -> None:
-    """Check that an update has the arrays of the model: NumPy would broadcast others.
+    """Raise ValueError unless an update has all arrays of the model and no other.
 
-    The server refuses such an update too, but only when the client has been chosen for what its
-    summary seemed to say, and an array of shape (n, 1) beside one of (n,) makes n² values first.
-
-    Raises
-    ------
-    ValueError
-        If the names are others, or an array is of another kind or shape. Bytes may be more or
-        fewer, as those of a tree ensemble are.
+    Bytes may be more or fewer, as those of a tree ensemble are.
     """
-    if update.keys() != weights.keys():
-        raise ValueError(
-            f"the reply of the app's train function has the arrays {_some(update)}, but the model "
-            f"that it was sent has {_some(weights)}: {_missing_or_more(update, weights)}"
-        )
-    _compare(update, weights, weights, "the reply of the app's train function")
+    extra = [name for name in update if name not in weights]
+    _compare(update, weights, list(weights), extra, "the reply of the app's train function")
 
 
-def check_gradient(
-    gradient: object, weights: ArrayRecord, layers: Mapping[str, Iterable[str]]
-) -> ArrayRecord:
-    """Return a gradient if it has an array like the model's for each one of the chosen layers.
-
-    Raises
-    ------
-    TypeError
-        If it is no array record.
-    ValueError
-        If an array is missing, or of another kind or shape.
-    """
+def check_gradient(gradient: object, weights: ArrayRecord, names: Iterable[str]) -> ArrayRecord:
+    """Return a gradient if it has an array like the model's for each one of the names."""
     if not isinstance(gradient, ArrayRecord):
         raise TypeError(
             f"the gradient function returned {type(gradient).__name__}, but must return an "
             "ArrayRecord with the names of the model's arrays"
         )
-    names = [name for arrays in layers.values() for name in arrays]
-    for name in names:
-        if name not in gradient:
-            raise ValueError(
-                f"the gradient function gives no array {name!r}, which the model has; it gives "
-                f"{_some(gradient)}"
-            )
-    _compare(gradient, weights, names, "the gradient function's result")
+    _compare(gradient, weights, list(names), [], "the gradient function's result")
     return gradient
 
 
 def _compare(
-    given: Mapping[str, Array], weights: Mapping[str, Array], names: Iterable[str], what: str
+    given: Mapping[str, Array],
+    weights: Mapping[str, Array],
+    names: list[str],
+    extra: list[str],
+    what: str,
 ) -> None:
+    missing = [name for name in names if name not in given]
+    if missing or extra:
+        problems = [f"it lacks {name!r}" for name in missing[:1]]
+        problems += [f"{name!r} is new" for name in extra[:1]]
+        raise ValueError(
+            f"{what} has the arrays {_some(given)}, but the model that it was sent has "
+            f"{_some(weights)}: {' and '.join(problems)}"
+        )
     forms = {name: (_form(given[name]), _form(weights[name])) for name in names}
     odd = [name for name, (one, other) in forms.items() if not _alike(*one, *other)]
     if odd:
@@ -97,15 +86,7 @@ def _kind(dtype: str) -> str:
         return dtype
 
 
-def _some(arrays: Iterable[str]) -> str:
-    names = list(arrays)
-    more = f", ... ({len(names)} in all)" if len(names) > _NAMES_SHOWN else ""
-    return (", ".join(names[:_NAMES_SHOWN]) or "(none)") + more
-
-
-def _missing_or_more(update: Iterable[str], weights: Iterable[str]) -> str:
-    given, wanted = list(update), list(weights)
-    missing = [name for name in wanted if name not in set(given)]
-    extra = [name for name in given if name not in set(wanted)]
-    parts = [f"it lacks {missing[0]!r}"] if missing else []
-    return " and ".join(parts + ([f"{extra[0]!r} is new"] if extra else []))
+def _some(names: Iterable[str]) -> str:
+    known = list(names)
+    more = f", ... ({len(known)} in all)" if len(known) > _NAMES_SHOWN else ""
+    return (", ".join(known[:_NAMES_SHOWN]) or "(none)") + more

@@ -4,27 +4,25 @@ It is kept in the context's state, the only memory that a client has in a deploy
 message may meet a new process.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-__all__ = ["copy_state", "drop_kept", "keep", "set_aside", "take_kept"]
-
-_Record = ArrayRecord | MetricRecord | ConfigRecord
+__all__ = ["drop_kept", "keep", "restored", "take_kept"]
 
 _OURS = "pncs-"  # what the library itself has in a state
-_PREFIX = f"{_OURS}kept"
-_TICKET = _PREFIX
-_RECORD = f"{_PREFIX}/"
-_AFTER = f"{_PREFIX}-state/"
+_TICKET = f"{_OURS}kept"
+_UPDATE = f"{_TICKET}/"
+_AFTER = f"{_TICKET}-state/"  # the app's state, as the training has left it
 
 
 def keep(state: RecordDict, ticket: str, update: RecordDict) -> None:
-    """Keep an update under its pre-round's ticket, in place of an earlier one."""
-    drop_kept(state)
+    """Keep an update under its pre-round's ticket."""
     state[_TICKET] = ConfigRecord({"ticket": ticket})
     for name, record in update.items():
-        state[_RECORD + name] = record
+        state[_UPDATE + name] = record
 
 
 def take_kept(state: RecordDict, ticket: str) -> RecordDict | None:
@@ -35,7 +33,7 @@ def take_kept(state: RecordDict, ticket: str) -> RecordDict | None:
     stored = state.config_records.get(_TICKET)
     update = None
     if stored is not None and ticket and stored["ticket"] == ticket:
-        update = _under(state, _RECORD)
+        update = _under(state, _UPDATE)
         removed = stored.get("removed", [])
         for name in removed if isinstance(removed, list) else []:
             state.pop(str(name), None)
@@ -47,41 +45,38 @@ def take_kept(state: RecordDict, ticket: str) -> RecordDict | None:
 
 def drop_kept(state: RecordDict) -> None:
     """Forget the update kept, so that its memory is free."""
-    for name in [n for n in state if n == _TICKET or n.startswith((_RECORD, _AFTER))]:
+    for name in [n for n in state if n == _TICKET or n.startswith((_UPDATE, _AFTER))]:
         del state[name]
 
 
-def copy_state(state: RecordDict) -> RecordDict:
-    """Return the app's own part of a state, which stays as it is whatever the app does to it."""
-    return RecordDict({name: _copy(record) for name, record in _own(state).items()})
-
-
-def set_aside(state: RecordDict, before: RecordDict) -> None:
+@contextmanager
+def restored(state: RecordDict) -> Iterator[None]:
     """Put the app's part of a state back to what it was, for a client that may not be chosen.
 
     What the training has made of it stays beside the kept update, if there is one, and comes back
     with it.
-
-    Parameters
-    ----------
-    state : RecordDict
-        The state.
-    before : RecordDict
-        What `copy_state` returned before the training.
     """
-    after = _own(state)
-    removed = [name for name in before if name not in after]
-    changed = {n: record for n, record in after.items() if n not in before or record != before[n]}
-    for name in changed:
-        del state[name]
-    for name in [*removed, *(n for n in changed if n in before)]:
-        state[name] = before[name]
-    stored = state.config_records.get(_TICKET)
-    if stored is not None:
-        if removed:
-            stored["removed"] = removed
-        for name, record in changed.items():
-            state[_AFTER + name] = record
+    # The values of arrays are bytes, which nobody changes; the lists of other records are not.
+    before = {
+        name: record.copy() if isinstance(record, ArrayRecord) else deepcopy(record)
+        for name, record in _own(state).items()
+    }
+    try:
+        yield
+    finally:
+        after = _own(state)
+        removed = [name for name in before if name not in after]
+        changed = {n: r for n, r in after.items() if n not in before or r != before[n]}
+        for name in changed:
+            del state[name]
+        for name in [*removed, *(n for n in changed if n in before)]:
+            state[name] = before[name]
+        stored = state.config_records.get(_TICKET)
+        if stored is not None:
+            if removed:
+                stored["removed"] = removed
+            for name, record in changed.items():
+                state[_AFTER + name] = record
 
 
 def _own(state: RecordDict) -> RecordDict:
@@ -90,8 +85,3 @@ def _own(state: RecordDict) -> RecordDict:
 
 def _under(state: RecordDict, prefix: str) -> RecordDict:
     return RecordDict({n.removeprefix(prefix): r for n, r in state.items() if n.startswith(prefix)})
-
-
-def _copy(record: _Record) -> _Record:
-    # The values of arrays are bytes, which nobody changes; the lists of other records are not.
-    return record.copy() if isinstance(record, ArrayRecord) else deepcopy(record)

@@ -1,8 +1,8 @@
 """The reference PyTorch client: an app that trains, evaluates and answers every pre-round."""
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -13,13 +13,20 @@ from torch.nn.functional import cross_entropy
 from pncs_flower.protocol import LOSS, MAX_EXAMPLES, NUM_EXAMPLES
 from pncs_flower.randomness import derive_seed
 
-from .device import choose_device, releasing_memory
-from .identity import client_key
-from .pieces import Examples
-from .summary import SummaryMod
-from .training import LocalTraining, LossFunction, full_batch_gradient, local_sgd, mean_loss
+from .device import choose_device, reproducible
+from .summary import SummaryMod, client_key
+from .training import (
+    Examples,
+    LocalTraining,
+    LossFunction,
+    full_batch_gradient,
+    local_sgd,
+    mean_loss,
+)
 
 __all__ = ["pytorch_client"]
+
+_Answer = TypeVar("_Answer")
 
 
 def pytorch_client(
@@ -62,22 +69,29 @@ def pytorch_client(
         inputs, targets = load_examples(context)
         if len(inputs) == 0:
             raise ValueError(f"client {client_key(context)} has no training examples")
-        config = next(iter(message.content.config_records.values()), ConfigRecord())
         seed = derive_seed(
             int(context.run_config.get("seed", 0)),
             "local training",
-            int(str(config.get("server-round", 0))),
+            _number(message, "server-round"),
             client_key(context),
         )
         precision = str(context.run_config.get("precision", "float32"))
         return model.to(device), (inputs.to(device), targets.to(device)), seed, precision
 
-    def compute_gradient(message: Message, context: Context) -> ArrayRecord:
+    def num_examples(context: Context) -> int:
+        return len(load_examples(context)[0])
+
+    @_reproducibly
+    def gradient(message: Message, context: Context) -> ArrayRecord:
         model, examples, seed, precision = prepare(message, context)
         values = full_batch_gradient(model, examples, seed, loss_function, precision)
         return ArrayRecord({name: value.cpu() for name, value in values.items()})
 
-    def compute_update(message: Message, context: Context) -> RecordDict:
+    app = ClientApp(mods=[SummaryMod(gradient=gradient, num_examples=num_examples)])
+
+    @app.train()
+    @_reproducibly
+    def train(message: Message, context: Context) -> Message:
         model, examples, seed, precision = prepare(message, context)
         training = LocalTraining.from_context(context)
         loss = local_sgd(model, examples, training, seed, loss_function, precision)
@@ -85,42 +99,39 @@ def pytorch_client(
         metrics = MetricRecord(
             {NUM_EXAMPLES: len(examples[0]), "uniform-weight": 1.0, "train-loss": loss}
         )
-        return RecordDict({"arrays": arrays, "metrics": metrics})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
-    def compute_loss(message: Message, context: Context) -> RecordDict:
+    @app.evaluate()
+    @_reproducibly
+    def evaluate(message: Message, context: Context) -> Message:
         model, (inputs, targets), seed, precision = prepare(message, context)
         size = len(inputs)
-        config = next(iter(message.content.config_records.values()), ConfigRecord())
-        most = int(str(config.get(MAX_EXAMPLES, 0))) or size
+        most = _number(message, MAX_EXAMPLES) or size
         if most < size:
             order = torch.Generator().manual_seed(seed)
             drawn = torch.randperm(size, generator=order)[:most].to(inputs.device)
             inputs, targets = inputs[drawn], targets[drawn]
         loss = mean_loss(model, (inputs, targets), loss_function, precision)
-        return RecordDict({"metrics": MetricRecord({NUM_EXAMPLES: size, LOSS: loss})})
-
-    def gradient(message: Message, context: Context) -> ArrayRecord:
-        with releasing_memory(), _reproducible(int(context.run_config.get("threads", 1))):
-            return compute_gradient(message, context)
-
-    def num_examples(context: Context) -> int:
-        return len(load_examples(context)[0])
-
-    app = ClientApp(mods=[SummaryMod(gradient=gradient, num_examples=num_examples)])
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        with releasing_memory(), _reproducible(int(context.run_config.get("threads", 1))):
-            content = compute_update(message, context)
-        return Message(content, reply_to=message)
-
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        with releasing_memory(), _reproducible(int(context.run_config.get("threads", 1))):
-            content = compute_loss(message, context)
-        return Message(content, reply_to=message)
+        metrics = MetricRecord({NUM_EXAMPLES: size, LOSS: loss})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     return app
+
+
+def _reproducibly(
+    compute: Callable[[Message, Context], _Answer],
+) -> Callable[[Message, Context], _Answer]:
+    def computed(message: Message, context: Context) -> _Answer:
+        with reproducible(int(context.run_config.get("threads", 1))):
+            return compute(message, context)
+
+    return computed
+
+
+def _number(message: Message, name: str) -> int:
+    """Return an entry of the message's config; 0 if it is not there."""
+    config = next(iter(message.content.config_records.values()), ConfigRecord())
+    return int(str(config.get(name, 0)))
 
 
 class _LastParsed:
@@ -139,19 +150,3 @@ class _LastParsed:
             self._arrays = [weakref.ref(array) for array in arrays.values()]
             self._state = arrays.to_torch_state_dict()
         return self._state
-
-
-@contextmanager
-def _reproducible(threads: int) -> Iterator[None]:
-    """Fix what a sum's last bits depend on, and leave the process as it was."""
-    cudnn = torch.backends.cudnn
-    before = torch.get_num_threads(), torch.get_rng_state(), cudnn.deterministic, cudnn.benchmark
-    if threads > 0:
-        torch.set_num_threads(threads)
-    cudnn.deterministic, cudnn.benchmark = True, False  # it would choose by time
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before[0])
-        torch.set_rng_state(before[1])
-        cudnn.deterministic, cudnn.benchmark = before[2:]

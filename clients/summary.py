@@ -1,6 +1,7 @@
 """The one line on the client: a mod that answers the pre-round for any ClientApp."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from logging import ERROR, INFO
 
 import numpy as np
@@ -27,13 +28,24 @@ from pncs_flower.sketches import parse_sketch
 
 from .client_fn import App, call_app
 from .form import check_gradient, check_update
-from .identity import client_key
-from .kept import copy_state, drop_kept, keep, set_aside, take_kept
+from .kept import drop_kept, keep, restored, take_kept
 from .privacy import SketchNoise
 
-__all__ = ["GradientFunction", "SummaryMod", "summary_mod"]
+__all__ = ["GradientFunction", "SummaryMod", "client_key", "summary_mod"]
 
 GradientFunction = Callable[[Message, Context], ArrayRecord]
+
+
+def client_key(context: Context) -> str:
+    """Return a client's stable key, such as ``"3"`` or ``"hospital-a"``.
+
+    Flower draws node ids anew in every run, so they can neither seed a client nor name it in a
+    result. The key is the node config's ``partition-id``, else its ``name``, else the node id.
+    """
+    for name in ("partition-id", "name"):
+        if name in context.node_config:
+            return str(context.node_config[name])
+    return str(context.node_id)
 
 
 class SummaryMod:
@@ -115,13 +127,8 @@ class SummaryMod:
         ticket = str(marker.get(TICKET, ""))
         if phase == SUMMARIZE:
             drop_kept(context.state)
-            if not self._restore_state:
+            with restored(context.state) if self._restore_state else nullcontext():
                 return self._summarize(message, context, call_next, marker, ticket)
-            before = copy_state(context.state)
-            try:
-                return self._summarize(message, context, call_next, marker, ticket)
-            finally:
-                set_aside(context.state, before)
         if phase == TRAIN:
             kept = take_kept(context.state, ticket)
             if kept is not None:
@@ -159,7 +166,8 @@ class SummaryMod:
         weights = _only_arrays(message.content, "the training message").copy()
         layers = choose_layers(weights, request.layers)
         if request.kind == "gradient":
-            gradient = check_gradient(self._compute_gradient(message, context), weights, layers)
+            names = [name for arrays in layers.values() for name in arrays]
+            gradient = check_gradient(self._compute_gradient(message, context), weights, names)
 
             def values(name: str) -> np.ndarray:
                 return gradient[name].numpy()

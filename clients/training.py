@@ -3,41 +3,43 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from flwr.app import Context
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.random import fork_rng
 
 from .device import compute_in
-from .pieces import Examples, Pieces
 
-__all__ = ["LocalTraining", "LossFunction", "full_batch_gradient", "local_sgd", "mean_loss"]
+__all__ = [
+    "CHUNK",
+    "Examples",
+    "LocalTraining",
+    "LossFunction",
+    "Pieces",
+    "full_batch_gradient",
+    "local_sgd",
+    "mean_loss",
+]
 
-LossFunction = Callable[[Tensor, Tensor], Tensor]
+Examples = tuple[Tensor, Tensor]  # inputs and targets, of the same length n >= 1
+LossFunction = Callable[[Tensor, Tensor], Tensor]  # mean loss of outputs and targets
+
+# Examples per pass where only a sum over all of them is wanted: bounds memory, not the result.
+CHUNK = 1024
 
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How a client trains, as the run config says it.
-
-    Attributes
-    ----------
-    lr : float
-        Learning rate of SGD.
-    momentum : float
-        Momentum of SGD, started anew in each round.
-    local_epochs : int
-        Passes over the local examples in each round.
-    batch_size : int
-        Examples per step; 0 takes all of them in one step. A last step with one example is joined
-        to the one before it where the model's batch normalization would refuse it.
-    """
+    """How a client trains: SGD, with the momentum started anew in each round."""
 
     lr: float = 0.1
     momentum: float = 0.0
-    local_epochs: int = 1
-    batch_size: int = 32
+    local_epochs: int = 1  # passes over the local examples in each round
+    batch_size: int = 32  # examples per step; 0: all
 
     def __post_init__(self) -> None:
         for name, value, least in (
@@ -70,28 +72,7 @@ def local_sgd(
     loss_function: LossFunction = cross_entropy,
     precision: str = "float32",
 ) -> float:
-    """Train a model in place by SGD.
-
-    Parameters
-    ----------
-    model : nn.Module
-        On the device of the examples.
-    examples : tuple of Tensor
-        Inputs and targets, of the same length n >= 1.
-    training : LocalTraining
-        Learning rate, momentum, epochs and batch size.
-    seed : int
-        Fixes the order of the examples, and dropout.
-    loss_function : callable (default: cross entropy)
-        Mean loss of outputs and targets.
-    precision : {"float32", "bfloat16"} (default: "float32")
-        What forward passes compute in; see `compute_in`.
-
-    Returns
-    -------
-    float
-        Mean loss over all steps, each at the weights before it.
-    """
+    """Train a model in place; return the mean loss over all steps, each at the weights before."""
     size, device = len(examples[0]), examples[0].device
     batch_size = training.batch_size or size
     velocity: dict[nn.Parameter, Tensor] = {}
@@ -105,13 +86,153 @@ def local_sgd(
             model.zero_grad()
             # In pieces, as in full_batch_gradient: a step on all examples is that gradient to the
             # bit, and no larger a piece than that is in memory or read twice.
-            for inputs, targets in pieces.of(batch):
-                with compute_in(precision, device):
-                    loss = loss_function(model(inputs), targets)
-                (loss * (len(inputs) / len(batch[0]))).backward()
-                total += loss.detach() * len(inputs)
+            for loss, count in _losses(model, batch, pieces, loss_function, precision):
+                (loss * (count / len(batch[0]))).backward()
+                total += loss.detach() * count
             _step(model, training, velocity)
     return float(total) / (size * training.local_epochs)
+
+
+def full_batch_gradient(
+    model: nn.Module,
+    examples: Examples,
+    seed: int,
+    loss_function: LossFunction = cross_entropy,
+    precision: str = "float32",
+) -> dict[str, Tensor]:
+    """Return the gradient of the mean loss, by the names of the model's state.
+
+    It is zero for what is not trained. Weights stay as they are, running statistics do not.
+    """
+    size, device = len(examples[0]), examples[0].device
+    _seed(seed, device)
+    model.train()
+    model.zero_grad()
+    pieces = Pieces(model, examples)
+    for loss, count in _losses(model, examples, pieces, loss_function, precision):
+        (loss * (count / size)).backward()
+    gradient = {
+        name: parameter.grad
+        for name, parameter in model.named_parameters(remove_duplicate=False)  # tied: under both
+        if parameter.grad is not None
+    }
+    return {
+        name: gradient.get(name, torch.zeros_like(entry))
+        for name, entry in model.state_dict().items()
+    }
+
+
+@torch.no_grad()
+def mean_loss(
+    model: nn.Module,
+    examples: Examples,
+    loss_function: LossFunction = cross_entropy,
+    precision: str = "float32",
+) -> float:
+    """Return the mean loss over examples, with the model in evaluation mode."""
+    model.eval()
+    total = torch.zeros((), device=examples[0].device)
+    pieces = Pieces(model, examples)
+    for loss, count in _losses(model, examples, pieces, loss_function, precision):
+        total += loss * count
+    return float(total) / len(examples[0])
+
+
+class Pieces:
+    """The pieces in which a model, in the mode that it is in, is given all examples or some.
+
+    They are copies, since a model may work in place on what it is given (``nn.ReLU(inplace=True)``
+    as the first layer), and the examples are kept for the next pass, round and client.
+    """
+
+    def __init__(self, model: nn.Module, examples: Examples) -> None:
+        self._model = model
+        self._inputs = examples[0]
+
+    def of(self, examples: Examples) -> Iterator[Examples]:
+        """Yield copies of some of the examples, at most `CHUNK` of them at a time, or one more."""
+        inputs, targets = examples
+        sizes = self.sizes(len(inputs), CHUNK)
+        # One place for all, each over the one before it: memory that is asked for anew takes longer
+        # than the pass of a small model.
+        place = torch.empty_like(inputs[: max(sizes)])
+        for some, answers in zip(inputs.split(sizes), targets.split(sizes), strict=True):
+            yield place[: len(some)].copy_(some), answers.clone()
+
+    def sizes(self, count: int, size: int) -> list[int]:
+        """Return the sizes of pieces of at most ``size`` that make up ``count``.
+
+        A last piece of one example is joined to the one before it where the model would refuse it.
+        """
+        whole, rest = divmod(count, size)
+        sizes = [size] * whole + [rest] * bool(rest)
+        if 1 in sizes and self._refuses_one:
+            if 1 in (count, size):
+                problem, remedy = (
+                    ("there is one example", "leave this client out (eligible=)")
+                    if count == 1
+                    else ("batch-size is 1", "set it to 2 or more")
+                )
+                raise ValueError(
+                    f"{problem}, but the model's batch normalization needs two values or more of "
+                    f"each channel: {remedy}, or normalize otherwise (GroupNorm, LayerNorm)"
+                )
+            sizes[-2:] = [size + 1]
+        return sizes
+
+    @cached_property
+    def _refuses_one(self) -> bool:
+        """Whether one example leaves batch normalization with one value for a channel."""
+        norms = [
+            module
+            for module in self._model.modules()
+            if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None)
+        ]
+        if not norms:
+            return False
+        seen: list[bool] = []
+
+        def look(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            seen.append(inputs[0].shape[2:].numel() == 1)
+
+        hooks = [norm.register_forward_pre_hook(look) for norm in norms]
+        training, device = self._model.training, self._inputs.device
+        try:
+            # Nothing of it is to be seen: neither in statistics nor in what is drawn at random.
+            with torch.no_grad(), fork_rng([device] if device.type == "cuda" else []):
+                self._model.eval()
+                self._model(self._inputs[[0, -1]])  # a copy of two, or twice of the only one
+        finally:
+            for hook in hooks:
+                hook.remove()
+            self._model.train(training)
+        return any(seen)
+
+
+def _losses(
+    model: nn.Module,
+    examples: Examples,
+    pieces: Pieces,
+    loss_function: LossFunction,
+    precision: str,
+) -> Iterator[tuple[Tensor, int]]:
+    """Yield the mean loss of each piece of the examples, and how many are in it."""
+    for inputs, targets in pieces.of(examples):
+        with compute_in(precision, inputs.device):
+            loss = loss_function(model(inputs), targets)
+        yield loss, len(inputs)
+
+
+def _batches(
+    examples: Examples, size: int, order: torch.Generator, pieces: Pieces
+) -> Iterator[Examples]:
+    inputs, targets = examples
+    if size >= len(inputs):
+        yield examples
+        return
+    indices = torch.randperm(len(inputs), generator=order).to(inputs.device)
+    for chosen in indices.split(pieces.sizes(len(inputs), size)):
+        yield inputs[chosen], targets[chosen]
 
 
 def _seed(seed: int, device: torch.device) -> None:
@@ -134,80 +255,3 @@ def _step(model: nn.Module, training: LocalTraining, velocity: dict[nn.Parameter
             step = step.clone() if kept is None else kept.mul_(training.momentum).add_(step)
             velocity[parameter] = step
         parameter.add_(step, alpha=-training.lr)
-
-
-def _batches(
-    examples: Examples, size: int, order: torch.Generator, pieces: Pieces
-) -> Iterator[Examples]:
-    inputs, targets = examples
-    if size >= len(inputs):
-        yield examples
-        return
-    indices = torch.randperm(len(inputs), generator=order).to(inputs.device)
-    for chosen in indices.split(pieces.sizes(len(inputs), size)):
-        yield inputs[chosen], targets[chosen]
-
-
-def full_batch_gradient(
-    model: nn.Module,
-    examples: Examples,
-    seed: int,
-    loss_function: LossFunction = cross_entropy,
-    precision: str = "float32",
-) -> dict[str, Tensor]:
-    """Return the gradient of the mean loss over all examples, at the model's weights.
-
-    Parameters
-    ----------
-    model : nn.Module
-        On the device of the examples. Its weights stay as they are; running statistics do not.
-    examples : tuple of Tensor
-        Inputs and targets, of the same length n >= 1.
-    seed : int
-        Fixes dropout.
-    loss_function : callable (default: cross entropy)
-        Mean loss of outputs and targets.
-    precision : {"float32", "bfloat16"} (default: "float32")
-        What forward passes compute in; see `compute_in`.
-
-    Returns
-    -------
-    dict of str to Tensor
-        One gradient for each entry of the model's state, under its name; zero for what is not
-        trained. A tensor that has two names (tied weights) has its gradient under both.
-    """
-    size, device = len(examples[0]), examples[0].device
-    _seed(seed, device)
-    model.train()
-    model.zero_grad()
-    for inputs, targets in Pieces(model, examples).of(examples):
-        with compute_in(precision, device):
-            loss = loss_function(model(inputs), targets)
-        (loss * (len(inputs) / size)).backward()
-    gradient = {
-        name: parameter.grad
-        for name, parameter in model.named_parameters(remove_duplicate=False)
-        if parameter.grad is not None
-    }
-    return {
-        name: gradient.get(name, torch.zeros_like(entry))
-        for name, entry in model.state_dict().items()
-    }
-
-
-@torch.no_grad()
-def mean_loss(
-    model: nn.Module,
-    examples: Examples,
-    loss_function: LossFunction = cross_entropy,
-    precision: str = "float32",
-) -> float:
-    """Return the mean loss over examples, with the model in evaluation mode."""
-    size, device = len(examples[0]), examples[0].device
-    model.eval()
-    total = torch.zeros((), device=device)
-    for inputs, targets in Pieces(model, examples).of(examples):
-        with compute_in(precision, device):
-            loss = loss_function(model(inputs), targets)
-        total += loss * len(inputs)
-    return float(total) / size

@@ -5,7 +5,7 @@ import torch
 from flwr.app import ArrayRecord
 from torch import Tensor, nn
 
-from pncs_flower.clients.pieces import CHUNK
+from pncs_flower.clients.training import CHUNK
 from pncs_flower.layers import choose_layers
 
 from ..config import Config

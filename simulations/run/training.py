@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pncs_flower.clients.device import choose_device, compute_in
-from pncs_flower.clients.pieces import Pieces
+from pncs_flower.clients.training import Pieces
 from pncs_flower.strategies import EmptyRoundsError, RoundRecord
 
 from ..config import Config

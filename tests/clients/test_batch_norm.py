@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from pncs_flower.clients import pieces
+from pncs_flower.clients import training
 from pncs_flower.clients.training import (
     LocalTraining,
+    Pieces,
     full_batch_gradient,
     local_sgd,
     mean_loss,
@@ -79,7 +80,7 @@ def test_last_batch_of_one_is_joined_to_the_one_before(make: Any, count: int, ba
 def test_last_piece_of_one_of_a_large_pass_is_joined(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pieces, "CHUNK", 8)
+    monkeypatch.setattr(training, "CHUNK", 8)
     model = made(make)
     gradient = full_batch_gradient(model, examples(model, 17), seed=3)
     assert all(torch.isfinite(value).all() for value in gradient.values())
@@ -117,11 +118,11 @@ def test_looking_at_a_model_leaves_no_trace() -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     torch.manual_seed(5)
     state = torch.get_rng_state()
-    assert pieces.Pieces(model, examples(model, 9)).sizes(9, 8) == [9]
+    assert Pieces(model, examples(model, 9)).sizes(9, 8) == [9]
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(before[n], value) for n, value in model.state_dict().items())
     assert all(module.training for module in model.modules())
-    pieces.Pieces(model.eval(), examples(model, 9)).sizes(9, 8)
+    Pieces(model.eval(), examples(model, 9)).sizes(9, 8)
     assert not any(module.training for module in model.modules())
     assert not any(module._forward_pre_hooks for module in model.modules())
 
@@ -154,7 +155,7 @@ def without_statistics() -> nn.Module:
 
 
 def test_a_loss_by_the_statistics_of_a_last_piece_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "CHUNK", 8)
+    monkeypatch.setattr(training, "CHUNK", 8)
     model = made(without_statistics)
     assert 0 < mean_loss(model, examples(model, 17)) < 100
     with pytest.raises(ValueError, match="there is one example"):
