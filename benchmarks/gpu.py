@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from pncs_flower.clients.pytorch import pytorch_client
 from pncs_flower.randomness import derive_seed
 from pncs_flower.simulations.machine.logs import errors_only
-from pncs_flower.simulations.models.vgg16 import CONVOLUTIONS, build_last_layers
+from pncs_flower.simulations.models.pretrained import build_last_layers
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.run.preflight import estimate_memory
 from pncs_flower.strategies import PNCS
@@ -50,13 +50,13 @@ class Outcome:
 
 def make_model(layers: tuple[str, ...], seed: int | None) -> nn.Module:
     if seed is None:
-        return build_last_layers(layers, CLASSES)
-    return build_last_layers(layers, CLASSES, {}, seed)
+        return build_last_layers("vgg16", layers, CLASSES)
+    return build_last_layers("vgg16", layers, CLASSES, {}, seed)
 
 
 def examples_of(client: int, number: int, layers: tuple[str, ...]) -> tuple[Tensor, Tensor]:
     """Return features around a few classes' centres, of which each client has two."""
-    shape = (512, 1, 1) if layers[0] == CONVOLUTIONS else (4096,)
+    shape = (512, 1, 1) if layers[0] == "classifier.0" else (4096,)
     random = torch.Generator().manual_seed(derive_seed(0, "features", client))
     centres = torch.randn(CLASSES, *shape, generator=torch.Generator().manual_seed(0))
     labels = (torch.arange(number) % 2 + client) % CLASSES

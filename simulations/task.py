@@ -13,11 +13,10 @@ from .config import Agreeing, Config
 from .data.datasets import dataset_fingerprint, load_dataset
 from .data.images import as_float, every_nth_of_each_class, unwritable
 from .data.partitions import check_partition, partition_examples
-from .models.cut_network import FROZEN_PREFIX, build_tail
-from .models.frozen import load_frozen, weights_fingerprint
+from .models.frozen import load_frozen
+from .models.pretrained import build_last_layers
 from .models.small import build_model
-from .models.state_dict import State, read_state
-from .models.vgg16 import build_last_layers, read_weights
+from .models.weights import read_weights, weights_fingerprint
 
 __all__ = ["Inputs", "empty_model", "initial_model", "inputs_fingerprint", "load_inputs"]
 
@@ -164,13 +163,8 @@ def _load_all(config: Config) -> Inputs:
 def _starts_at_random(config: Config) -> bool:
     """Return whether the first trained layer has no weights that expect its inputs as they are."""
     layers = config.trainable_layer_names
-    return len(layers) == 1 or f"{layers[0]}.weight" not in _weights(config)
-
-
-def _weights(config: Config) -> State:
-    if config.model == "vgg16":
-        return read_weights(config.weights)
-    return read_state(config.weights, config.model.removeprefix(FROZEN_PREFIX))
+    first = f"{layers[0]}.weight"
+    return len(layers) == 1 or first not in read_weights(config.weights, config.model)
 
 
 def initial_model(config: Config, inputs: Inputs) -> nn.Module:
@@ -180,19 +174,17 @@ def initial_model(config: Config, inputs: Inputs) -> nn.Module:
         return build_model(
             config.model, (shape[1], shape[2], shape[3]), inputs.num_classes, config.seed
         )
-    return _last_layers(config, inputs.num_classes, _weights(config))
+    return build_last_layers(
+        config.model,
+        config.trainable_layer_names,
+        inputs.num_classes,
+        read_weights(config.weights, config.model),
+        config.seed,
+    )
 
 
 def empty_model(config: Config, inputs: Inputs) -> nn.Module:
     """Return a model whose weights will be overwritten."""
     if not config.has_frozen_layers:
         return initial_model(config, inputs)
-    return _last_layers(config, inputs.num_classes, None)
-
-
-def _last_layers(config: Config, num_classes: int, state: State | None) -> nn.Module:
-    layers = config.trainable_layer_names
-    if config.model == "vgg16":
-        return build_last_layers(layers, num_classes, state, config.seed)
-    name = config.model.removeprefix(FROZEN_PREFIX)
-    return build_tail(name, layers, num_classes, state, config.seed)
+    return build_last_layers(config.model, config.trainable_layer_names, inputs.num_classes)

@@ -3,41 +3,29 @@
 import json
 import os
 import shutil
-import tempfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cache, cached_property
+from collections.abc import Callable
+from functools import cache, cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock
 from numpy.typing import NDArray
-from torch import nn
-
-from pncs_flower.files import held
+from torch import Tensor, nn
 
 from ..config import Config
 from ..data.datasets import dataset_fingerprint, load_dataset
-from .cut_network import FROZEN_PREFIX, cut_before, frozen_part
-from .state_dict import read_state, weights_file
-from .vgg16 import (
-    CONVOLUTIONS,
-    check_trainable,
-    frozen_layers,
-    normalize,
-    read_weights,
-)
+from .pretrained import cuts, frozen_part, normalize
+from .weights import read_weights, weights_fingerprint
 
-__all__ = ["FrozenData", "load_frozen", "weights_fingerprint"]
+__all__ = ["FrozenData", "load_frozen"]
 
 _PARTS = ("train", "test")
 _CHUNK = 250
 _FORMAT = 1
-_PARTIAL = ".partial-"
 
 
 class FrozenData:
@@ -61,10 +49,7 @@ class FrozenData:
 
     @cached_property
     def moments(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Mean and standard deviation of each feature over the training examples.
-
-        The deviation of a feature that is always the same is given as 1.
-        """
+        """Mean and deviation of each feature over the training examples; 1 for a constant's."""
         features = self.features[0]
         total = np.zeros(features.shape[1:])
         squares = np.zeros(features.shape[1:])
@@ -76,135 +61,73 @@ class FrozenData:
         deviation = np.sqrt(np.maximum(squares / len(features) - mean * mean, 0))
         # What is left of a constant by rounding is no deviation.
         deviation[deviation <= 1e-6 * np.abs(mean)] = 1
-        deviation[deviation == 0] = 1
         return mean.astype(np.float32), deviation.astype(np.float32)
 
 
 def load_frozen(config: Config) -> FrozenData:
     """Return the output of the frozen layers for every example; computed if it is not on disk."""
     default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "pncs-flower"
-    source = _Source(
-        config.model,
-        config.dataset,
-        config.data_dir,
-        config.weights,
-        config.normalization,
-        config.resize,
-        Path(config.cache_dir or default).expanduser(),
-    )
-    layers = config.trainable_layer_names
-    if config.model == "vgg16":
-        return _load_vgg16(source, check_trainable(layers))
-    cut_before(config.model.removeprefix(FROZEN_PREFIX), layers)
-    return _load_network(source, layers)
+    folder = Path(config.cache_dir or default).expanduser()
+    *before, last = cuts(config.model, config.trainable_layer_names)
+    given = None
+    for layers in before:
+        given = _cached(folder, _key(config, layers), partial(_write, config, layers, given))
+    return _cached(folder, _key(config, last), partial(_write, config, last, given))
 
 
-@dataclass(frozen=True)
-class _Source:
-    """What the features of a network depend on, and where they are kept."""
-
-    model: str
-    dataset: str
-    data_dir: str
-    weights: str
-    normalization: str
-    resize: int
-    folder: Path
-
-    def key(self, cut: str) -> dict[str, Any]:
-        """Return all that the output of the layers before a cut depends on."""
-        resized = {"resize": self.resize} if self.resize else {}
-        return {
-            "format": _FORMAT,
-            "model": self.model,
-            "data": dataset_fingerprint(self.dataset, self.data_dir),
-            "weights": weights_fingerprint(self.weights, self.model),
-            "normalization": self.normalization,
-            "cut": cut,
-            **resized,
-        }
-
-    def write(self, network: Callable[[torch.Tensor], nn.Module], path: Path) -> dict[str, Any]:
-        """Run the data set's images through a network, which is made once they are known."""
-        data = load_dataset(self.dataset, self.data_dir)
-
-        def prepare(chunk: NDArray[Any]) -> torch.Tensor:
-            return normalize(chunk, data.max_value, self.normalization, self.resize)
-
-        made = network(prepare(data.train_images[:2]))
-        images = (data.train_images, data.test_images)
-        for part, pixels in zip(_PARTS, images, strict=True):
-            _run(made, pixels, prepare, path / f"{part}.npy")
-        for part, labels in zip(_PARTS, (data.train_labels, data.test_labels), strict=True):
-            np.save(path / f"{part}-labels.npy", labels)
-        return {"title": data.title, "num_classes": data.num_classes, "drawn": []}
+def _key(config: Config, layers: tuple[str, ...]) -> dict[str, Any]:
+    """Return all that the output of the layers before some others depends on."""
+    resized = {"resize": config.resize} if config.resize else {}
+    return {
+        "format": _FORMAT,
+        "model": config.model,
+        "data": dataset_fingerprint(config.dataset, config.data_dir),
+        "weights": weights_fingerprint(config.weights, config.model),
+        "normalization": config.normalization,
+        "cut": layers[0],
+        **resized,
+    }
 
 
-@cache
-def weights_fingerprint(path: str, model: str) -> str:
-    """Hash a file of weights, to 32 hexadecimal digits."""
-    file = weights_file(path, model.removeprefix(FROZEN_PREFIX))
-    return blake2b(file.read_bytes(), digest_size=16).hexdigest()
+def _write(
+    config: Config, layers: tuple[str, ...], given: FrozenData | None, folder: Path
+) -> dict[str, Any]:
+    """Write what frozen layers make of the images, or of what those before them have made."""
+    if given is None:
+        data = load_dataset(config.dataset, config.data_dir)
+        inputs: Any = (data.train_images, data.test_images)
+        labels: Any = (data.train_labels, data.test_labels)
+        about: dict[str, Any] = {"title": data.title, "num_classes": data.num_classes, "drawn": []}
+    else:
+        inputs, labels, about = given.features, given.labels, given.about
 
+    def prepare(chunk: NDArray[Any]) -> Tensor:
+        if given is None:
+            return normalize(chunk, data.max_value, config.normalization, config.resize)
+        return torch.from_numpy(chunk.copy())
 
-@cache
-def _load_network(source: _Source, layers: tuple[str, ...]) -> FrozenData:
-    name = source.model.removeprefix(FROZEN_PREFIX)
-
-    def make(path: Path) -> dict[str, Any]:
-        state = read_state(source.weights, name)
-        return source.write(lambda sample: frozen_part(name, state, layers, sample), path)
-
-    return _cached(source.folder, source.key(layers[0]), make)
-
-
-@cache
-def _load_vgg16(source: _Source, cut: str) -> FrozenData:
-    def convolve(path: Path) -> dict[str, Any]:
-        frozen = frozen_layers(read_weights(source.weights), CONVOLUTIONS, from_convolutions=False)
-        return {**source.write(lambda sample: frozen.network, path), "drawn": list(frozen.drawn)}
-
-    convolved = _cached(source.folder, source.key(CONVOLUTIONS), convolve)
-    if cut == CONVOLUTIONS:
-        return convolved
-
-    def classify(path: Path) -> dict[str, Any]:
-        single = convolved.features[0].shape[2:] == (1, 1)
-        frozen = frozen_layers(
-            read_weights(source.weights), cut, from_convolutions=True, single_pixel=single
-        )
-        for part, features, labels in zip(
-            _PARTS, convolved.features, convolved.labels, strict=True
-        ):
-            _run(
-                frozen.network,
-                features,
-                lambda chunk: torch.from_numpy(chunk.copy()),
-                path / f"{part}.npy",
-            )
-            np.save(path / f"{part}-labels.npy", labels)
-        return {**convolved.about, "drawn": [*convolved.about["drawn"], *frozen.drawn]}
-
-    return _cached(source.folder, source.key(cut), classify)
+    state = read_weights(config.weights, config.model)
+    network, drawn = frozen_part(config.model, state, layers, prepare(inputs[0][:2]))
+    for part, of_part, own_labels in zip(_PARTS, inputs, labels, strict=True):
+        _run(network, of_part, prepare, folder / f"{part}.npy")
+        np.save(folder / f"{part}-labels.npy", own_labels)
+    return {**about, "drawn": [*about["drawn"], *drawn]}
 
 
 def _run(
     network: nn.Module,
     inputs: NDArray[Any],
-    prepare: Callable[[NDArray[Any]], torch.Tensor],
+    prepare: Callable[[NDArray[Any]], Tensor],
     path: Path,
 ) -> None:
     """Write the output for every input, in pieces that fit in memory."""
-    outputs: np.memmap[Any, np.dtype[np.float32]] | None = None
     with torch.inference_mode():
+        shape = (len(inputs), *network(prepare(inputs[:1])).shape[1:])
+        outputs = np.lib.format.open_memmap(path, "w+", np.float32, shape)
         for start in range(0, len(inputs), _CHUNK):
-            chunk = network(prepare(inputs[start : start + _CHUNK])).numpy()
-            if outputs is None:
-                shape = (len(inputs), *chunk.shape[1:])
-                outputs = np.lib.format.open_memmap(path, "w+", np.float32, shape)
-            outputs[start : start + len(chunk)] = chunk
-    if outputs is not None:
-        outputs.flush()
+            chunk = slice(start, start + _CHUNK)
+            outputs[chunk] = network(prepare(inputs[chunk])).numpy()
+    outputs.flush()
 
 
 def _cached(
@@ -215,39 +138,29 @@ def _cached(
     final = folder / f"{key['model'].replace('/', '-')}-{name}"
     if not final.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
-        with _unfinished(folder) as partial:
-            about = make(partial)
-            checksums = {path.name: _checksum(path) for path in sorted(partial.glob("*.npy"))}
-            text = json.dumps({**about, "key": key, "checksums": checksums}, indent=2)
-            (partial / "about.json").write_text(text, encoding="utf-8")
-            try:
-                partial.rename(final)
-            except OSError:
-                if not final.is_dir():  # else another process was first
-                    raise
-    return FrozenData(final)
+        with FileLock(folder / "lock"):  # other processes wait, and find what this one has made
+            if not final.is_dir():
+                _make(folder / ".partial", final, key, make)
+    return _opened(final)
 
 
-@contextmanager
-def _unfinished(folder: Path) -> Iterator[Path]:
-    """Make a folder that lasts only if the block renames it, and remove what killed ones left."""
-    for left in folder.glob(f"{_PARTIAL}*"):
-        # Unless it is finished meanwhile, or its process still lives.
-        with suppress(OSError, ValueError), held(left):
-            shutil.rmtree(left, ignore_errors=True)
-    new = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
-    partial = new.with_name(f"{_PARTIAL}{new.name.removeprefix('.new-')}")
-    with held(new):  # before it has the name by which others find it
-        new.rename(partial)
-        try:
-            yield partial
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+def _make(
+    partial: Path, final: Path, key: dict[str, Any], make: Callable[[Path], dict[str, Any]]
+) -> None:
+    shutil.rmtree(partial, ignore_errors=True)  # what a killed process has left
+    partial.mkdir()
+    try:
+        about = make(partial)
+        checksums = {path.name: _checksum(path) for path in sorted(partial.glob("*.npy"))}
+        text = json.dumps({**about, "key": key, "checksums": checksums}, indent=2)
+        (partial / "about.json").write_text(text, encoding="utf-8")
+        partial.rename(final)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+_opened = cache(FrozenData)
 
 
 def _checksum(path: Path) -> int:
-    value = 0
-    with path.open("rb") as file:
-        while block := file.read(1 << 22):
-            value = zlib.crc32(block, value)
-    return value
+    return zlib.crc32(np.memmap(path, mode="r").data)

@@ -1,6 +1,8 @@
 """Small models for images, with layer names a person can type."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +10,7 @@ from torch.nn import functional
 
 from pncs_flower.randomness import derive_seed
 
-__all__ = ["TORCHVISION", "build_model"]
+__all__ = ["TORCHVISION", "build_model", "drawing", "in_colour"]
 
 TORCHVISION = ("resnet18", "mobilenet_v3_small")
 """Models that are torchvision's."""
@@ -23,11 +25,25 @@ def build_model(
     models = {"linear": Linear, "mlp": MLP, "cnn": CNN}
     if name not in (*models, *TORCHVISION):
         raise ValueError(f"model {name!r} must be one of {', '.join((*models, *TORCHVISION))}")
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(derive_seed(seed, "initial weights"))
+    with drawing(seed):
         if name in TORCHVISION:
             return InColour(name, num_classes)
         return models[name](image_shape, num_classes)
+
+
+@contextmanager
+def drawing(seed: int) -> Iterator[None]:
+    """Have PyTorch draw weights from a seed, and leave its global random state as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive_seed(seed, "initial weights"))
+        yield
+
+
+def in_colour(images: Tensor, side: int) -> Tensor:
+    """Give grey images three equal channels, and small ones a black frame, to so many pixels."""
+    height, width = (max(0, side - own) for own in images.shape[2:])
+    frame = (width // 2, width - width // 2, height // 2, height - height // 2)
+    return functional.pad(images, frame).expand(-1, 3, -1, -1)
 
 
 class Linear(nn.Module):
@@ -77,12 +93,7 @@ class CNN(nn.Module):
 
 
 class InColour(nn.Module):
-    """A network of torchvision, for images of any size and of one channel or three.
-
-    Grey images get three equal channels, and those smaller than 64x64 a black frame: the network
-    halves them five times, and a batch of one example must leave it more than one value to
-    normalise by.
-    """
+    """A network of torchvision, for images of any size and of one channel or three."""
 
     def __init__(self, name: str, num_classes: int) -> None:
         super().__init__()
@@ -92,8 +103,7 @@ class InColour(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits, shape (N, num_classes)."""
-        height, width = (max(0, _SIDE - side) for side in images.shape[2:])
-        frame = (width // 2, width - width // 2, height // 2, height - height // 2)
-        coloured = functional.pad(images, frame).expand(-1, 3, -1, -1)
-        logits: Tensor = self.network(coloured)
+        # It halves them five times, and a batch of one example must leave it more than one value
+        # to normalise by.
+        logits: Tensor = self.network(in_colour(images, _SIDE))
         return logits

@@ -3,7 +3,10 @@
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +21,8 @@ from torchvision.models import vgg16 as torchvision_vgg16
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
 from pncs_flower.simulations.models.frozen import _cached, load_frozen
-from pncs_flower.simulations.models.vgg16 import (
-    build_last_layers,
-    frozen_layers,
-    normalize,
-    read_weights,
-)
+from pncs_flower.simulations.models.pretrained import build_last_layers, frozen_part, normalize
+from pncs_flower.simulations.models.weights import read_weights
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.run.training import train
 from pncs_flower.simulations.task import _starts_at_random, initial_model, load_inputs
@@ -132,20 +131,23 @@ def test_pre_trained_layers_get_the_features_that_they_know(make: Make, tmp_path
 
 def test_frozen_and_trained_layers_make_the_whole_network() -> None:
     # A narrow stand-in for the classifier would hide a wrong cut: the names decide it.
-    frozen = frozen_layers({}, "classifier.3", from_convolutions=True)
-    names = [name for name, _ in frozen.network.named_modules() if "." in name]
+    two = ("classifier.3", "classifier.6")
+    frozen, drawn = frozen_part("vgg16", {}, two, torch.zeros(2, 512, 7, 7))
+    names = [name for name, _ in frozen.named_modules() if "." in name]
     assert names == ["classifier.0", "classifier.1", "classifier.2"]
-    assert not frozen.network.training
-    last = build_last_layers(("classifier.3", "classifier.6"), 10)
-    assert list(last.classifier._modules) == ["3", "4", "5", "6"]
-    assert frozen.drawn == ("classifier.0",)
+    assert not frozen.training
+    last = build_last_layers("vgg16", two, 10)
+    assert [name for name, _ in last.named_modules() if "." in name] == [
+        f"classifier.{place}" for place in (3, 4, 5, 6)
+    ]
+    assert drawn == ["classifier.0"]
 
 
 def test_what_is_summed_in_advance_gives_the_same_features() -> None:
     pixels = torch.randn(2, 512, 1, 1, generator=torch.Generator().manual_seed(0))
     plain, summed = (
-        frozen_layers({}, "classifier.3", from_convolutions=True, single_pixel=single).network
-        for single in (False, True)
+        frozen_part("vgg16", {}, ("classifier.3", "classifier.6"), sample)[0]
+        for sample in (pixels.expand(-1, -1, 7, 7), pixels)
     )
     with torch.no_grad():
         torch.testing.assert_close(summed(pixels), plain(pixels), rtol=1e-4, atol=1e-5)
@@ -175,7 +177,7 @@ def test_a_run_says_which_frozen_weights_were_drawn(wide: Config, tmp_path: Path
 
 def test_the_last_layer_depends_on_the_seed(make: Make) -> None:
     def weights(seed: int) -> torch.Tensor:
-        return build_last_layers(("classifier.6",), 10, {}, seed).state_dict()[
+        return build_last_layers("vgg16", ("classifier.6",), 10, {}, seed).state_dict()[
             "classifier.6.weight"
         ]
 
@@ -188,12 +190,12 @@ def test_features_are_computed_once(make: Make, monkeypatch: pytest.MonkeyPatch)
     from pncs_flower.simulations.models import frozen
 
     first = load_frozen(make())
-    frozen._load_vgg16.cache_clear()  # as a new process would
+    frozen._opened.cache_clear()  # as a new process would
 
     def refuse(*arguments: Any, **options: Any) -> None:
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(frozen, "frozen_layers", refuse)
+    monkeypatch.setattr(frozen, "frozen_part", refuse)
     again = load_frozen(make())
     assert isinstance(again.features[0], np.memmap)
     assert again.features[0].tobytes() == first.features[0].tobytes()
@@ -202,14 +204,14 @@ def test_features_are_computed_once(make: Make, monkeypatch: pytest.MonkeyPatch)
 def test_other_weights_have_a_place_of_their_own(make: Make, tmp_path: Path) -> None:
     load_frozen(make())
     load_frozen(make(normalization="imagenet1k-features"))
-    assert len(list((tmp_path / "cache").iterdir())) == 2
+    assert len(list((tmp_path / "cache").glob("vgg16-*"))) == 2
 
 
 def test_a_damaged_cache_is_refused(make: Make, tmp_path: Path) -> None:
     from pncs_flower.simulations.models import frozen
 
     load_frozen(make())
-    frozen._load_vgg16.cache_clear()
+    frozen._opened.cache_clear()
     path = next((tmp_path / "cache").glob("*/train.npy"))
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -244,16 +246,28 @@ def test_what_a_killed_process_has_left_is_removed(tmp_path: Path) -> None:
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     assert len(list(tmp_path.rglob("train.npy"))) == 1
     assert _cached(tmp_path, KEY, whole).features[0].shape == (2, 3)
-    assert [path.name.startswith("vgg16-") for path in tmp_path.iterdir()] == [True]
+    assert [path.name.startswith("vgg16-") for path in folders(tmp_path)] == [True]
 
 
-def test_what_another_process_is_writing_stays(tmp_path: Path) -> None:
-    def meanwhile(path: Path) -> dict[str, Any]:
-        _cached(tmp_path, {**KEY, "cut": "classifier.3"}, whole)
+def folders(cache: Path) -> list[Path]:
+    return [path for path in cache.iterdir() if path.is_dir()]
+
+
+def test_what_another_is_making_is_waited_for(tmp_path: Path) -> None:
+    begun, made = threading.Event(), []
+
+    def slowly(path: Path) -> dict[str, Any]:
+        made.append(path)
+        begun.set()
+        time.sleep(0.3)
         return whole(path)
 
-    assert _cached(tmp_path, KEY, meanwhile).about["title"] == "two"
-    assert len(list(tmp_path.iterdir())) == 2
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(_cached, tmp_path, KEY, slowly)
+        begun.wait(10)
+        assert _cached(tmp_path, KEY, slowly).about["title"] == "two"
+        assert first.result().features[0].shape == (2, 3)
+    assert len(made) == len(folders(tmp_path)) == 1
 
 
 def test_what_fails_half_way_leaves_nothing(
@@ -266,7 +280,7 @@ def test_what_fails_half_way_leaves_nothing(
     monkeypatch.setattr(np, "save", full)
     with pytest.raises(OSError, match="No space left"):
         load_frozen(make())
-    assert list((tmp_path / "cache").iterdir()) == []
+    assert folders(tmp_path / "cache") == []
 
 
 @pytest.mark.parametrize(
@@ -280,18 +294,18 @@ def test_what_fails_half_way_leaves_nothing(
 def test_other_weights_are_refused(tmp_path: Path, content: object, message: str) -> None:
     torch.save(content, tmp_path / "weights.pth")
     with pytest.raises(ValueError, match=message):
-        read_weights(str(tmp_path / "weights.pth"))
+        read_weights(str(tmp_path / "weights.pth"), "vgg16")
 
 
 def test_a_file_that_would_run_code_is_refused(tmp_path: Path) -> None:
     torch.save({"features.0.weight": Path.cwd}, tmp_path / "weights.pth")
     with pytest.raises(ValueError, match="is not a state dict of tensors"):
-        read_weights(str(tmp_path / "weights.pth"))
+        read_weights(str(tmp_path / "weights.pth"), "vgg16")
 
 
 def test_weights_that_are_not_finite_count_as_missing(tmp_path: Path) -> None:
     torch.save({"classifier.3.bias": torch.full((4096,), torch.nan)}, tmp_path / "weights.pth")
-    assert read_weights(str(tmp_path / "weights.pth")) == {}
+    assert read_weights(str(tmp_path / "weights.pth"), "vgg16") == {}
 
 
 def test_missing_weights_say_how_to_have_them(make: Make) -> None:
@@ -300,5 +314,5 @@ def test_missing_weights_say_how_to_have_them(make: Make) -> None:
 
 
 def test_layers_in_the_middle_cannot_be_trained_alone(make: Make) -> None:
-    with pytest.raises(ValueError, match=r"'classifier.3' must be one of classifier.6 \|"):
+    with pytest.raises(ValueError, match=r"'classifier.3': for vgg16 it must be classifier.6 \|"):
         load_inputs(make(trainable_layers="classifier.3"))

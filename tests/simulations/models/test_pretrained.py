@@ -13,8 +13,8 @@ from torchvision import models
 
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.models.cut_network import build_tail, cut_before, frozen_part
-from pncs_flower.simulations.models.state_dict import read_state
+from pncs_flower.simulations.models.pretrained import build_last_layers, cuts, frozen_part
+from pncs_flower.simulations.models.weights import read_weights
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.run.training import train
 from pncs_flower.simulations.task import initial_model, load_inputs
@@ -25,6 +25,7 @@ NETWORKS = {
     "mobilenet_v3_small": ("classifier.0", "classifier.3"),
     "vit_b_32": ("heads.head",),
     "densenet121": ("classifier",),
+    "regnet_y_400mf": ("fc",),
 }
 
 
@@ -40,8 +41,9 @@ def test_both_parts_make_the_whole(name: str) -> None:
     side = 224 if name.startswith("vit") else 64
     images = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(1))
     layers, state = NETWORKS[name], network.state_dict()
-    part = frozen_part(name, state, layers, images)
-    tail = build_tail(name, layers, 1000, state).eval()
+    part, drawn = frozen_part(f"torchvision/{name}", state, layers, images)
+    assert drawn == []
+    tail = build_last_layers(f"torchvision/{name}", layers, 1000, state).eval()
     own = {key: value for key, value in state.items() if key in tail.state_dict()}
     tail.load_state_dict(own)
     with torch.no_grad():
@@ -50,7 +52,8 @@ def test_both_parts_make_the_whole(name: str) -> None:
 
 def test_the_last_layer_is_new_and_those_before_it_start_from_the_weights() -> None:
     state = whole_network("mobilenet_v3_small").state_dict()
-    tail = build_tail("mobilenet_v3_small", ("classifier.0", "classifier.3"), 10, state, seed=1)
+    model, layers = "torchvision/mobilenet_v3_small", ("classifier.0", "classifier.3")
+    tail = build_last_layers(model, layers, 10, state, seed=1)
     entries = tail.state_dict()
     assert list(entries) == [
         "classifier.0.weight",
@@ -66,7 +69,8 @@ def test_the_last_layer_depends_on_the_seed_alone() -> None:
     state = whole_network("resnet18").state_dict()
 
     def weights(seed: int) -> torch.Tensor:
-        return build_tail("resnet18", ("fc",), 10, state, seed).state_dict()["fc.weight"]
+        last = build_last_layers("torchvision/resnet18", ("fc",), 10, state, seed)
+        return last.state_dict()["fc.weight"]
 
     torch.manual_seed(5)
     before = torch.get_rng_state()
@@ -90,36 +94,54 @@ def test_the_last_layer_depends_on_the_seed_alone() -> None:
 )
 def test_layers_that_cannot_be_trained(name: str, layers: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        cut_before(name, layers)
+        cuts(f"torchvision/{name}", layers)
 
 
-def test_weights_of_another_network_are_refused() -> None:
-    images = torch.zeros(1, 3, 64, 64)
+def test_weights_that_lack_frozen_layers_are_refused() -> None:
+    images, last = torch.zeros(1, 3, 64, 64), {"fc.weight": torch.zeros(10, 512)}
     with pytest.raises(ValueError, match="lack 100 entries of resnet18 that are frozen"):
-        frozen_part("resnet18", {"fc.weight": torch.zeros(10, 512)}, ("fc",), images)
-    state = whole_network("resnet18").state_dict()
-    nan = torch.full((64,), torch.nan)
-    with pytest.raises(ValueError, match=r"bn1\.bias is not finite"):
-        frozen_part("resnet18", state | {"bn1.bias": nan}, ("fc",), images)
-    with pytest.raises(ValueError, match=r"do not fit torchvision's resnet18.*conv1\.weight"):
-        frozen_part("resnet18", state | {"conv1.weight": torch.zeros(2)}, ("fc",), images)
+        frozen_part("torchvision/resnet18", last, ("fc",), images)
+
+
+@pytest.mark.parametrize(
+    ("entry", "value", "message"),
+    [
+        ("bn1.bias", torch.full((64,), torch.nan), r"bn1\.bias is not finite"),
+        (
+            "conv1.weight",
+            torch.zeros(2),
+            r"conv1\.weight has shape \(2,\), but resnet18 has \(64, 3",
+        ),
+        (
+            "features.0.weight",
+            torch.zeros(2),
+            r"holds no weights of resnet18, such as conv1\.weight",
+        ),
+    ],
+)
+def test_weights_of_another_network_are_refused(
+    entry: str, value: torch.Tensor, message: str, tmp_path: Path
+) -> None:
+    torch.save({entry: value}, tmp_path / "weights.pth")
+    with pytest.raises(ValueError, match=message):
+        read_weights(str(tmp_path / "weights.pth"), "torchvision/resnet18")
 
 
 def test_images_of_another_size_than_the_network_wants() -> None:
     state = whole_network("vit_b_32").state_dict()
     with pytest.raises(ValueError, match=r"cannot take images of 32x32: set resize"):
-        frozen_part("vit_b_32", state, ("heads.head",), torch.zeros(1, 3, 32, 32))
+        frozen_part("torchvision/vit_b_32", state, ("heads.head",), torch.zeros(1, 3, 32, 32))
 
 
 def test_missing_file_says_how_to_have_it(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="get_model\\('resnet18', weights='DEFAULT'\\)"):
-        read_state(str(tmp_path / "none.pth"), "resnet18")
+        read_weights(str(tmp_path / "none.pth"), "torchvision/resnet18")
 
 
 def test_file_that_holds_no_tensors_is_refused(tmp_path: Path) -> None:
     (tmp_path / "junk.pth").write_text("hello\n")
     with pytest.raises(ValueError, match=r"junk\.pth' is not a state dict of tensors"):
-        read_state(str(tmp_path / "junk.pth"), "resnet18")
+        read_weights(str(tmp_path / "junk.pth"), "torchvision/resnet18")
 
 
 @pytest.fixture(scope="module")
