@@ -40,13 +40,8 @@ class ActiveFLRule(SelectionRule):
         """Draw by valuation, and then uniformly from all that are left."""
         # Kept apart from the state: who is suppressed now may be drawn by its valuation later.
         values = {client: state["valuations"].get(client, -math.inf) for client in now.available}
-        chosen: tuple[str, ...] = ()
-        if self.unseen == "first":
-            chosen = tuple(
-                client
-                for client in now.available
-                if values[client] == -math.inf and not now.last_rounds[client]
-            )[: now.num_selected]
+        unseen = [c for c in now.available if values[c] == -math.inf and not now.last_rounds[c]]
+        chosen = tuple(unseen[: now.num_selected]) if self.unseen == "first" else ()
         suppressed = round_down(self.suppressed_share * len(now.available))
         kept = order_by_value(now.available, values)[: len(now.available) - suppressed]
         by_value = round_half_up((1 - self.uniform_share) * (now.num_selected - len(chosen)))
@@ -67,33 +62,30 @@ class ActiveFLRule(SelectionRule):
         losses = reported(
             delivered, self.loss_key, "loss_key", now, known=bool(state["valuations"])
         )
-        roots = sizes(list(losses), now, delivered) ** 0.5
-        fresh = {
-            client: float(root) * losses[client] for client, root in zip(losses, roots, strict=True)
-        }
+        roots = (sizes(list(losses), now, delivered) ** 0.5).tolist()
+        fresh = {c: root * losses[c] for c, root in zip(losses, roots, strict=True)}
         return {"valuations": {**state["valuations"], **fresh}}
 
 
 class ActiveFL(RuleStrategy):
     """Select clients by active federated learning (AFL, Goetz et al. 2019, arXiv:1909.12641).
 
-    A client's valuation is v_k = (1 / sqrt(n_k)) times the sum of its losses over n_k examples,
-    from its last participation. In each round the lowest valuations are suppressed, most clients
-    are drawn without replacement with probability proportional to exp(sharpness v_k), and the rest
-    uniformly from all that are left. Nobody is asked for anything.
+    The valuation of a client with n examples is the sum of its losses over them, when it last
+    trained, divided by sqrt(n). The lowest valuations are suppressed; most clients are drawn by
+    exp(sharpness * valuation), without replacement, the rest uniformly from all that are left.
+    Nobody is asked for anything.
 
     Parameters
     ----------
     suppressed_share : float (default: 0.75)
-        Share of the available clients, rounded down, that cannot be drawn by valuation: those with
-        the lowest (alpha_1 in the paper).
+        Share of the available clients, rounded down, that cannot be drawn by valuation (alpha_1 in
+        the paper).
     sharpness : float (default: 0.01)
-        Factor of the valuations in the softmax, at least 0 (alpha_2).
+        Factor of the valuations, at least 0 (alpha_2).
     uniform_share : float (default: 0.1)
-        Share of the chosen that is drawn uniformly (alpha_3). The others number
-        (1 - uniform_share) num_selected, rounded to the nearest, halves up.
+        Share of the chosen drawn uniformly (alpha_3). The others are rounded, halves up.
     unseen : {"uniform", "first"} (default: "uniform")
-        Those without a valuation are drawn by the uniform part only, or chosen before all others.
+        Draw those without a valuation in the uniform part only, or choose them before all others.
     loss_key : str (default: "train-loss")
         The metric by which clients report their mean loss; ``train_loss`` is taken too.
 
@@ -103,8 +95,8 @@ class ActiveFL(RuleStrategy):
     enough have a valuation: the first clients are then chosen for ever, unless ``unseen="first"``,
     a larger share, or a queue (``queue_length``) brings in others.
 
-    The paper evaluates the loss at the weights that a client receives; a loss averaged over local
-    training, as the reference PyTorch client reports it, is close to that for few steps.
+    The paper's loss is that at the weights received; the reference PyTorch client's, averaged over
+    local training, is close to it for few steps.
     """
 
     rule_type = ActiveFLRule

@@ -17,13 +17,9 @@ from ..rule_strategy import RuleStrategy
 
 __all__ = ["DivFL", "DivFLRule"]
 
-# Numbers that are widened to float64 at a time: bounds memory.
-_BLOCK = 1 << 20
-# A squared distance is taken from products of vectors unless it is so small beside their squared
-# norms that these cancel in it.
-_CANCELLED = 1e-3
-# Two sums that differ by less are equal: their last bits depend on the order of the terms.
-_TIE = 1e-9
+_BLOCK = 1 << 20  # numbers widened to float64 at a time: bounds memory
+_CANCELLED = 1e-3  # of the squared norms; a smaller squared distance is not taken from products
+_TIE = 1e-9  # sums that differ by less are equal: their last bits depend on the terms' order
 
 
 def pairwise_distances(vectors: np.ndarray) -> np.ndarray:
@@ -44,8 +40,7 @@ def pairwise_distances(vectors: np.ndarray) -> np.ndarray:
         for block in _blocks(vectors, count):
             close += ((block[one] - block[other]) ** 2).sum(axis=1)
         squares[one, other] = squares[other, one] = close
-    distances: np.ndarray = np.sqrt(squares)
-    return distances
+    return np.asarray(np.sqrt(squares))
 
 
 def _blocks(vectors: np.ndarray, count: int) -> Iterator[np.ndarray]:
@@ -114,11 +109,8 @@ class DivFLRule(SketchRule):
         """Ask all, also those that cool down; if stale, those new or changed since their last."""
         if not self.stale:
             return now.clients
-        return tuple(
-            client
-            for client in now.clients
-            if client not in state["table"] or client in state["outdated"]
-        )
+        table, outdated = state["table"], state["outdated"]
+        return tuple(c for c in now.clients if c not in table or c in outdated)
 
     def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
         """Choose by facility location over all clients whose summary is known."""
@@ -149,15 +141,15 @@ class DivFLRule(SketchRule):
 class DivFL(RuleStrategy):
     """Select clients by submodular diversity (DivFL, Balakrishnan et al., ICLR 2022).
 
-    The chosen set S makes the sum over all clients k of the distance to the nearest chosen one,
-    min over i in S of the L2 norm of g_k - g_i, small: each chosen client stands for those near to
-    it. The search is greedy: each step adds the client that lowers the sum most.
+    The chosen make the sum over all clients of the L2 distance to the nearest chosen one small, so
+    that each stands for those near to it. The search is greedy: each step adds the client that
+    lowers the sum most. Clients that cool down are asked too: they have to be stood for.
 
     Parameters
     ----------
     sketch : str or Sketch (default: "count:256")
-        What a client sends of each layer: ``"layers"``, ``"count:R"`` or ``"coordinates:R"``.
-        With coordinates, a layer weighs by the numbers sent, not by its size.
+        What a client sends of each layer: ``"layers"``, ``"count:R"`` or ``"coordinates:R"``, with
+        which a layer weighs by the numbers sent, not by its size.
     layers : sequence of str, optional (default: None)
         Layers to compare; all if None.
     summary : {"update", "gradient"} (default: "update")
@@ -166,16 +158,11 @@ class DivFL(RuleStrategy):
     stochastic : bool (default: False)
         Whether each greedy step looks at a random sample of the clients only.
     sample_share : float (default: 0.1)
-        The sample's share of the available clients, rounded up; at least ``num_selected``. Only
-        with ``stochastic``.
+        The sample's share of the available clients, rounded up; at least ``num_selected``.
     stale : bool (default: False)
-        Keep the last known summaries, and ask only those that have none or have trained since. In
-        the paper's code, a client's gradient is that of its last participation; here it is taken
-        one round later, at the weights that its update led to.
-
-    Notes
-    -----
-    Clients that cool down are asked too: they cannot be chosen, but have to be stood for.
+        Keep the last known summaries, and ask only those that have none or have trained since: one
+        round later, at the weights that their update led to, where the paper's code takes the
+        gradient of the last participation itself.
     """
 
     rule_type = DivFLRule

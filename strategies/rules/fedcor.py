@@ -24,12 +24,9 @@ _NOISE = 0.01
 _FIRST_STEPS = 1000
 _LATER_STEPS = 100
 _LEARNING_RATE = 1e-2
-# A sample that weighs less than this has no part in a fit.
-_LEAST_WEIGHT = 1e-6
-# A loss that changes by more comes from a broken or hostile client, and would drown all others.
-_LARGEST_CHANGE = 1e6
-# Two scores that differ by less are equal: their last bits depend on the order of the terms.
-_TIE = 1e-9
+_LEAST_WEIGHT = 1e-6  # a sample that weighs less has no part in a fit
+_LARGEST_CHANGE = 1e6  # of a loss; more comes from a broken client, and would drown all others
+_TIE = 1e-9  # scores that differ by less are equal: their last bits depend on the terms' order
 
 
 @dataclass(frozen=True)
@@ -53,9 +50,8 @@ class Schedule:
 
     def samples(self, number: int) -> bool:
         """Return whether a round selects uniformly, to see how the losses change by it."""
-        if number < 1:
-            return False
-        return number <= self.warm_up or (number - self.warm_up) % self.interval == 0
+        later = number - self.warm_up
+        return number >= 1 and (later <= 0 or later % self.interval == 0)
 
 
 SCHEDULES: dict[str, Schedule] = {
@@ -69,12 +65,7 @@ which those would hardly select by anything but chance."""
 
 @dataclass(frozen=True)
 class FedCorRule(SelectionRule):
-    """Choose greedily by the Gaussian process; see `FedCor`.
-
-    The state holds the last losses and their round (0: none); the samples of loss changes, each
-    with its round; each client's embedding, shape (15,); and how often each was selected since the
-    last fit.
-    """
+    """See `FedCor`; it remembers losses, samples of their changes, embeddings, selections."""
 
     num_selected: int = 2
     schedule: Schedule | str = "fashion-mnist"
@@ -103,16 +94,16 @@ class FedCorRule(SelectionRule):
         return {
             "losses": {},
             "losses-round": 0,
-            "samples": [],
+            "samples": [],  # rounds and the clients' loss changes in them
             "embeddings": {},
-            "times-selected": {},
+            "times-selected": {},  # since the last fit
             "fitted": False,
         }
 
     def candidates(self, state: RuleState, now: Round) -> tuple[str, ...]:
         """Ask all clients before and after a round that is sampled, and nobody else."""
-        sampled = self._schedule.samples(now.number) or self._schedule.samples(now.number - 1)
-        return now.clients if sampled else ()
+        samples = self._schedule.samples
+        return now.clients if samples(now.number) or samples(now.number - 1) else ()
 
     def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
         """Learn from the losses told; then draw uniformly, or choose by the process."""
@@ -182,16 +173,9 @@ class FedCorRule(SelectionRule):
 
 
 def greedy(
-    sigma: np.ndarray,
-    shares: np.ndarray,
-    annealing: np.ndarray,
-    eligible: Sequence[int],
-    size: int,
+    sigma: np.ndarray, shares: np.ndarray, annealing: np.ndarray, eligible: Sequence[int], size: int
 ) -> list[int]:
-    """Choose clients one after the other by sum_i p_i sigma_ik / sqrt(sigma_kk), times annealing.
-
-    Sigma, shape (K, K), is conditioned on those chosen before (Tang et al., CVPR 2022).
-    """
+    """Choose one after the other by sum_i p_i sigma_ik / sqrt(sigma_kk), times annealing."""
     left, chosen = list(eligible), []
     for _ in range(size):
         variances = np.diag(sigma)[left]
@@ -211,8 +195,7 @@ def greedy(
 def _first_embedding(seed: int, client: str) -> np.ndarray:
     """Draw by the client's key, so that a client that joins later changes nobody else's."""
     draw = generator(seed, "fedcor embedding", client).normal(size=_DIMENSION)
-    embedding: np.ndarray = draw / math.sqrt(_DIMENSION)
-    return embedding
+    return np.asarray(draw / math.sqrt(_DIMENSION))
 
 
 class FedCor(RuleStrategy):
@@ -231,11 +214,9 @@ class FedCor(RuleStrategy):
     Notes
     -----
     In warm-up, and in a round every ``interval`` rounds after it, clients are selected uniformly,
-    and all clients are asked for their loss before and after. The first fit, 1000 steps of Adam,
-    comes when warm-up is over; each later sample brings another 100. Other rounds ask nobody.
-
-    In the paper, a later sample comes from an extra round whose model is thrown away. Here that
-    round's model is kept: a sample costs no round, but one round in ``interval`` is uniform.
+    and all are asked for their loss before and after; other rounds ask nobody. The first fit, 1000
+    steps of Adam, comes after warm-up; each later sample brings another 100. The paper throws away
+    the model of a later sample's round; here it is kept, so that a sample costs no extra round.
 
     A client that sends no loss, or one that changes by more than a million, is left out of that
     round's sample. One that joins after the last fit is uncorrelated in expectation.

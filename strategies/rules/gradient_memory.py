@@ -24,7 +24,7 @@ Weights = Literal["examples", "uniform"]
 
 @dataclass(frozen=True)
 class GradientMemoryRule(SketchRule):
-    """See `GradientMemory`; it remembers R and its round, and each client's last sketch."""
+    """See `GradientMemory`; it remembers R, and each client's last sketch."""
 
     num_selected: int = 2
     sketch: str = "count:256"
@@ -52,7 +52,7 @@ class GradientMemoryRule(SketchRule):
 
     def initial_state(self) -> RuleState:
         """Nothing is left over and nobody is known."""
-        return {"residual": np.zeros(0), "round": 0, "table": {}}
+        return {"residual": np.zeros(0), "table": {}}
 
     def candidates(self, state: RuleState, now: Round) -> tuple[str, ...]:
         """Ask all, also those that cool down; or those not asked for the longest time."""
@@ -65,55 +65,44 @@ class GradientMemoryRule(SketchRule):
         fresh = {client: self._vector(summary) for client, summary in summaries.items()}
         # A client that has left keeps its row, in case it comes back, but does not count.
         table = {**state["table"], **fresh}
-        wanted = self._wanted(state["residual"], table, now)
-        if wanted is None:
-            return Choice(now.available[: now.num_selected])
-        after = {"residual": wanted, "round": now.number, "table": table}
-
-        eligible = [client for client in now.available if client in table]
+        known = [client for client in now.available if client in table]
         # Clients nobody knows yet fill up what is missing, the longest waiting first.
         unknown = [client for client in now.available if client not in table]
-        size = min(now.num_selected, len(eligible))
-        if size == 0:  # all that are known cool down
-            return Choice(tuple(unknown[: now.num_selected]), state=after)
-        indices, optimal = nearest_mean_subset(
-            np.stack([table[client] for client in eligible]),
-            wanted,
-            size,
-            weights=self._weights(eligible, now),
-            seed=derive_seed(now.seed, "subset search", now.number),
-        )
-        chosen = [eligible[index] for index in indices]
-        chosen += unknown[: now.num_selected - size]
-        return Choice(tuple(chosen), optimal=optimal, state=after)
+        size = min(now.num_selected, len(known))
+        chosen, optimal = unknown[: now.num_selected - size], None
+        if size:
+            indices, optimal = nearest_mean_subset(
+                np.stack([table[client] for client in known]),
+                self._wanted(state["residual"], table, now),
+                size,
+                weights=self._weights(known, now),
+                seed=derive_seed(now.seed, "subset search", now.number),
+            )
+            chosen = [*(known[index] for index in indices), *chosen]
+        return Choice(tuple(chosen), optimal=optimal, state={**state, "table": table})
 
     def observe(self, state: RuleState, now: Round, delivered: Mapping[str, Metrics]) -> RuleState:
-        """Take what was applied out of the residual; what a client failed to deliver stays in."""
-        table, residual = state["table"], state["residual"]
-        if state["round"] < now.number:  # nobody answered, so `select` was not called
-            residual = self._wanted(residual, table, now)
-            if residual is None:
-                return state
+        """Add the mean of all to the residual and take out what was applied."""
+        table = state["table"]
+        if table.keys().isdisjoint(now.clients):
+            return state
+        residual = self._wanted(state["residual"], table, now)
         applied = [client for client in delivered if client in table]
         if applied:
             residual = residual - self._mean(applied, table, now)
-        return {**state, "residual": residual, "round": now.number}
+        return {**state, "residual": residual}
 
     def _wanted(
         self, residual: np.ndarray, table: Mapping[str, np.ndarray], now: Round
-    ) -> np.ndarray | None:
-        """Return what is left over and the mean of all clients known; None if none is."""
-        known = [client for client in now.clients if client in table]
-        if not known:
-            return None
-        mean = self._mean(known, table, now)
+    ) -> np.ndarray:
+        """Return what is left over and the mean of all clients known."""
+        mean = self._mean([client for client in now.clients if client in table], table, now)
         return self.forgetting * residual + mean if len(residual) else mean
 
     def _mean(
         self, clients: Sequence[str], table: Mapping[str, np.ndarray], now: Round
     ) -> np.ndarray:
-        mean: np.ndarray = self._weights(clients, now) @ np.stack([table[c] for c in clients])
-        return mean
+        return np.asarray(self._weights(clients, now) @ np.stack([table[c] for c in clients]))
 
     def _vector(self, summary: Summary) -> np.ndarray:
         vector = np.concatenate([np.asarray(v, np.float64) for v in summary.values()])
@@ -122,9 +111,7 @@ class GradientMemoryRule(SketchRule):
 
     def _weights(self, clients: Sequence[str], now: Round) -> np.ndarray:
         """Return weights of sum 1: n_k/n, or equal. A client of unknown size counts as the mean."""
-        if self.weights == "uniform":
-            return np.full(len(clients), 1 / len(clients))
-        size = sizes(clients, now)
+        size = sizes(clients, now) if self.weights == "examples" else np.ones(len(clients))
         return np.asarray(size / size.sum())
 
 
@@ -136,12 +123,11 @@ class GradientMemory(RuleStrategy):
     S is the one that makes the norm of the new R least. Rotation and diversity both follow: a
     client left out for long is what R is made of, and similar clients are not needed twice.
 
-    A linear sketch keeps inner products, so a small `count` sketch serves as well as the update.
-
     Parameters
     ----------
     sketch : str or Sketch (default: "count:256")
-        What a client sends of each layer: ``"count:R"`` or ``"layers"``.
+        What a client sends of each layer: ``"count:R"``, which keeps inner products, or
+        ``"layers"``.
     layers : sequence of str, optional (default: None)
         Layers to look at; all if None.
     summary : {"update", "gradient"} (default: "update")
@@ -159,8 +145,8 @@ class GradientMemory(RuleStrategy):
 
     Notes
     -----
-    A client that fails to answer is not chosen in that round; its last known sketch still counts in
-    m. A client that leaves no longer counts. What a chosen client fails to deliver stays in R.
+    A client that fails to answer is not chosen, but its last known sketch still counts in m; that
+    of one that has left does not. What a chosen client fails to deliver stays in R.
     """
 
     rule_type = GradientMemoryRule

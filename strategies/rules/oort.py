@@ -4,7 +4,6 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -19,8 +18,7 @@ _DECAY = 0.98
 _LEAST_EXPLORED = 0.2
 _CUT_OFF = 0.95
 _PACE = 20
-# Such a utility is a lie or a broken client; a finite one leaves the quantile a number.
-_MOST = 1e300
+_MOST = 1e300  # of a utility, so that a broken client's leaves the quantile a number
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class OortRule(SelectionRule):
             return {}
         statistical = np.array([state["utilities"].get(client, 0.0) for client in known])
         clipped = np.minimum(statistical, np.quantile(statistical, self.clip_quantile))
-        result: dict[str, float] = {}
+        result = {}
         for client, value in zip(known, clipped.tolist(), strict=True):
             # At least 1: a client that is known was chosen in an earlier round.
             last = now.last_rounds[client]
@@ -94,18 +92,16 @@ class OortRule(SelectionRule):
             client: min(float(size) * abs(losses[client]), _MOST)
             for client, size in zip(losses, sizes(list(losses), now, delivered), strict=True)
         }
-        after: dict[str, Any] = {**state, "utilities": {**state["utilities"], **fresh}}
+        after = {**state, "utilities": {**state["utilities"], **fresh}}
         if self.duration_key is None:
             return after
         seconds = reported(
             delivered, self.duration_key, "duration_key", now, known=bool(state["seconds"])
         )
-        after["seconds"] = {**state["seconds"], **seconds}
         gains = [*state["gains"], sum(fresh.values())][-2 * _PACE :]
         if now.number % _PACE == 0 and sum(gains[:-_PACE]) > sum(gains[-_PACE:]):
             after["preferred"] = state["preferred"] + self.pacer_step
-        after["gains"] = gains
-        return after
+        return {**after, "seconds": {**state["seconds"], **seconds}, "gains": gains}
 
 
 class Oort(RuleStrategy):
@@ -115,13 +111,12 @@ class Oort(RuleStrategy):
     square of their losses (clipped at a quantile over all clients), plus sqrt(0.1 ln R / L_k) in
     round R, where L_k is the round in which it was last chosen, and all of it times
     (T / t_k)^penalty if it took t_k > T seconds, in the order of the authors' code. A client that
-    was chosen and failed has no utility but the bonus. A share of the chosen is drawn from clients
-    that were never chosen, the rest from those whose utility is at least 0.95 of what would just
-    suffice, with probability proportional to it.
+    was chosen and failed has the bonus alone. A share of the chosen is drawn from clients never
+    chosen, the rest from those whose utility is at least 0.95 of what would just suffice, with
+    probability proportional to it.
 
-    One departure: the authors draw clients that were never chosen by their size, and by their speed
-    where they know it beforehand; here they are drawn uniformly, since nothing tells the server how
-    fast a client is before it has trained.
+    One departure: the authors draw clients that were never chosen by size and known speed; here
+    they are drawn uniformly, since nothing tells how fast a client is before it has trained.
 
     Parameters
     ----------
@@ -136,13 +131,11 @@ class Oort(RuleStrategy):
         Seconds; T starts at it, and grows by it every 20 rounds if the last 20 gained less utility
         than the 20 before.
     loss_key : str (default: "train-loss")
-        The metric with which clients report the loss: the root mean square over their examples, if
-        the app can give it. A mean loss, as the reference PyTorch client reports, is at most that.
-        ``train_loss`` is taken too.
+        The metric with which clients report the root mean square of their losses, or else the mean,
+        which is at most that, as the reference PyTorch client does; ``train_loss`` is taken too.
     duration_key : str, optional (default: None)
-        The metric with which clients report how many seconds they trained. The replies of a round
-        arrive together, so the server cannot measure it. If None, speed plays no part: penalty,
-        pacer_step and T are without effect.
+        The metric with which clients report how many seconds they trained, which the server cannot
+        measure. If None, speed plays no part: penalty, pacer_step and T are without effect.
     """
 
     rule_type = OortRule

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from flwr.serverapp.strategy import Strategy
 
-from pncs_flower import Subset, least_aligned_subset
+from pncs_flower import least_aligned_subset
 from pncs_flower.forms import Form, check_parameters
 from pncs_flower.protocol import SummaryKind
 from pncs_flower.randomness import derive_seed
@@ -25,8 +25,7 @@ from ..rule_strategy import RuleStrategy
 __all__ = ["PNCS", "PNCSRule"]
 
 SMALL = "coordinates:5%@int8"
-"""The sketch that is asked for by default: with 2 of 10 chosen, a fifth of all clients' updates, it
-leaves a quarter in all. docs/sketches.md has what it keeps."""
+"""The default sketch: with 2 of 10 chosen, a round has a quarter of the bytes of all updates."""
 
 
 @dataclass(frozen=True)
@@ -78,38 +77,29 @@ class PNCSRule(SketchRule):
 
     def similarity(self, summaries: Mapping[str, Summary]) -> np.ndarray:
         """Return the similarity of every two clients, shape (K, K), in the order given."""
-        return layered_cosine(
-            self.similarities(summaries),
-            None if self.layer_weights is None else dict(self.layer_weights),
-        )
+        weights = None if self.layer_weights is None else dict(self.layer_weights)
+        return layered_cosine(self.similarities(summaries), weights)
 
     def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
         """Choose the subset that is least alike, or that of each layer."""
-        clients = list(summaries)
-        similarity = None
-        if self.per_layer:
-            by_layer = {
-                layer: self._least_aligned(alike, now)
-                for layer, alike in self.similarities(summaries).items()
-            }
-        else:
-            similarity = self.similarity(summaries)
-            by_layer = {"": self._least_aligned(similarity, now)}
+        clients, seed = list(summaries), derive_seed(now.seed, "subset search", now.number)
+        separate = self.similarities(summaries) if self.per_layer else {}
+        alike = separate or {"": self.similarity(summaries)}
+        subsets = {
+            layer: least_aligned_subset(similarity, now.num_selected, seed=seed)
+            for layer, similarity in alike.items()
+        }
         chosen = {
             layer: tuple(clients[index] for index in subset.indices)
-            for layer, subset in by_layer.items()
+            for layer, subset in subsets.items()
         }
         return Choice(
             tuple(dict.fromkeys(chain.from_iterable(chosen.values()))),
-            mean_similarity=fmean(subset.mean_similarity for subset in by_layer.values()),
-            optimal=all(subset.optimal for subset in by_layer.values()),
-            by_layer=chosen if self.per_layer else {},
-            similarity=None if similarity is None else (clients, similarity),
+            mean_similarity=fmean(subset.mean_similarity for subset in subsets.values()),
+            optimal=all(subset.optimal for subset in subsets.values()),
+            by_layer=chosen if separate else {},
+            similarity=None if separate else (clients, alike[""]),
         )
-
-    def _least_aligned(self, similarity: np.ndarray, now: Round) -> Subset:
-        seed = derive_seed(now.seed, "subset search", now.number)
-        return least_aligned_subset(similarity, now.num_selected, seed=seed)
 
 
 def _weights(given: object, layers: Sequence[str] | None) -> tuple[tuple[str, float], ...]:
@@ -148,11 +138,9 @@ class PNCS(RuleStrategy):
         How the paper's formula is read; see `pncs_flower.cosine`.
     sketch : str or Sketch (default: "coordinates:5%@int8")
         What a client sends of each layer: some of its values, ``"coordinates:R"``, or
-        ``"coordinates:PERCENT%"``, as many as take that part of the bytes of an update; all of
-        them, ``"layers"``, as in the paper; or, for p = 4, ``"power-moments:R"``, for p = 2,
-        ``"count:R"``; each perhaps in fewer bytes, ``"@float16"`` or ``"@int8"``. By default all
-        clients' sketches together take a twentieth of all their updates; but of each layer 100
-        values are sent, or all that there are, which is more in a model of less than 5 kB a layer.
+        ``"coordinates:PERCENT%"``, as many as take that part of the bytes of an update, but 100 at
+        least; all of them, ``"layers"``, as in the paper; or, for p = 4, ``"power-moments:R"``, for
+        p = 2, ``"count:R"``; each perhaps in fewer bytes, ``"@float16"`` or ``"@int8"``.
     summary : {"update", "gradient"} (default: "update")
         Compare the clients' local updates, which they keep and send if chosen, or their gradients
         at the current weights, which the app must be able to give
@@ -165,10 +153,9 @@ class PNCS(RuleStrategy):
         them: those not asked for the longest time first. All are asked if None.
     per_layer : bool (default: False)
         Choose ``num_selected`` clients for each of ``layers``, whose mean that layer becomes; a
-        round then trains all of these, up to ``num_selected`` times the number of layers. Layers
-        that are not compared are averaged over all of them: the earlier code of one of the authors
-        averages those over all clients, for which every client would have to send its update. For
-        reproducing the paper; the base strategy must be one that averages.
+        round then trains all of these. Layers that are not compared are averaged over all of them,
+        not over all clients as in the earlier code of one of the authors. For reproducing the
+        paper; the base strategy must be one that averages.
 
     Examples
     --------

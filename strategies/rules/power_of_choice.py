@@ -104,9 +104,8 @@ class PowerOfChoice(RuleStrategy):
 
     Notes
     -----
-    Sizes are known from the first round on if the clients tell them when they introduce
-    themselves (`pncs_flower.clients.SummaryMod`), else from their first update on; until then a
-    client counts as the mean of the known sizes.
+    A client of unknown size counts as the mean of the known; sizes are known once clients introduce
+    themselves with them (`pncs_flower.clients.SummaryMod`), else from their first update on.
     """
 
     rule_type = PowerOfChoiceRule

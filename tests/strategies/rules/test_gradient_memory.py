@@ -199,7 +199,8 @@ def test_client_that_leaves_no_longer_counts():
     residual = selector.state()["rule"]["residual"].copy()
     plan = selector.plan(2, list(rest))
     answers = {c: {"fc": np.asarray(g, np.float32)} for c, g in rest.items()}
-    selector.choose(plan, answers)
+    chosen = selector.choose(plan, answers).clients
+    selector.observe(plan, chosen, {})
     wanted = selector.state()["rule"]["residual"]
     np.testing.assert_allclose(wanted - residual, np.mean(list(rest.values()), axis=0), rtol=1e-6)
 
