@@ -287,7 +287,7 @@ class SelectionStrategy(Strategy):
         self._selector.restore(state)
         self._roster.excluded = dict(state["excluded"])
         self._closing.common.layout = tuple(state["layout"])
-        self._evaluation.common.layout = tuple(state.get("layout-evaluation", ()))
+        self._evaluation.common.layout = tuple(state["layout-evaluation"])
 
     def restore_history(self, records: list[RoundRecord]) -> None:
         """Take up the records of rounds already done; the file then holds these and no others."""

@@ -2,8 +2,10 @@
 
 import io
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from errno import EIO
 from hashlib import sha256
 from logging import WARNING
 from pathlib import Path
@@ -12,38 +14,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from flwr.common import log
 
-from pncs_flower.files import PARTIAL, held, write_whole
-
-from .log import RoundLog
+from pncs_flower.files import PARTIAL, held, naming, write_whole
 
 __all__ = ["Checkpoint", "CheckpointFolder"]
 
-_FORMAT = "pncs-checkpoint 6"
+_FORMAT = "pncs-checkpoint 7"
 _KEPT = 2
-_PATTERN = "round-*.checkpoint"
 _MANIFEST = "manifest"
-_LOG = "rounds.log"
 
 
 class Checkpoint(NamedTuple):
-    """What is saved of a run after a round.
+    """What is saved of a run after a round."""
 
-    Attributes
-    ----------
-    about : dict
-        What is known before the state is read, as JSON.
-    state : dict
-        The state, as an `Encoder` wrote it.
-    arrays : dict of str to np.ndarray
-        Its arrays.
-    lines : list of str
-        The lines of rounds: when it is written, those since the one before; when it is read, all.
-    """
-
-    about: dict[str, Any]
-    state: dict[str, Any]
-    arrays: dict[str, np.ndarray]
-    lines: list[str]
+    about: dict[str, Any]  # what is known before the state is read, as JSON
+    state: dict[str, Any]  # as an `Encoder` wrote it
+    arrays: dict[str, np.ndarray]  # of the state
+    lines: list[str]  # of rounds: all when it is read, those since the last one when it is written
 
 
 class CheckpointFolder:
@@ -51,27 +37,20 @@ class CheckpointFolder:
 
     A checkpoint is one line of text (format, version, SHA-256 of the rest) and a NumPy archive
     (npz) of arrays and of the JSON that says what they are. It appears under its name only when it
-    is whole and on disk. The lines are in a file of their own, see `RoundLog`.
-
-    Parameters
-    ----------
-    folder : str or Path
-        Made if it does not exist.
+    is whole and on disk. The lines are in a file of their own, so that a checkpoint stays small
+    however long the run is: it notes how many bytes of it are its own, and their checksum. What
+    comes after them is of a round that was not saved, and is overwritten.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
-        self._log = RoundLog(self._folder / _LOG)
+        self._lines = self._folder / "rounds.log"
+        # Of the lines that the newest checkpoint says are its own.
+        self._size, self._sum = 0, sha256()
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Make sure that the folder can be written, and by nobody else meanwhile.
-
-        Raises
-        ------
-        ValueError
-            If it cannot, or another start has it.
-        """
+        """Make sure that the folder can be written, and by nobody else meanwhile."""
         probe = self._folder / f"writable{PARTIAL}"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -88,15 +67,11 @@ class CheckpointFolder:
             yield
 
     def save(self, round_number: int, checkpoint: Checkpoint) -> None:
-        """Write the state after a round, and remove all but the last two.
-
-        Raises
-        ------
-        OSError
-            If it cannot be written, on a full disk for instance. The files there stay as they are.
-        """
-        size, checksum = self._log.append(checkpoint.lines)
-        about = {**checkpoint.about, "log": [size, checksum]}
+        """Write the state after a round; if that raises OSError, the files stay as they are."""
+        added = self._append(checkpoint.lines)
+        size, total = self._size + len(added), self._sum.copy()
+        total.update(added)
+        about = {**checkpoint.about, "log": [size, total.hexdigest()]}
         manifest = json.dumps({"about": about, "state": checkpoint.state}).encode()
         archive = io.BytesIO()
         entries: dict[str, Any] = {
@@ -107,21 +82,14 @@ class CheckpointFolder:
         body = archive.getvalue()
         head = f"{_FORMAT} {sha256(body).hexdigest()}\n".encode()
         write_whole(self._folder / f"round-{round_number:08d}.checkpoint", head + body)
-        self._log.keep(size)
-        for old in self._files()[:-_KEPT]:
+        self._size, self._sum = size, total
+        for old in self._checkpoints()[:-_KEPT]:
             old.unlink(missing_ok=True)
 
     def load(self) -> Checkpoint | None:
-        """Return the newest checkpoint that is whole; None if there is none at all.
-
-        Raises
-        ------
-        ValueError
-            If there are checkpoints, but all of them are damaged, or of another release.
-        """
-        paths = self._files()[::-1]
+        """Return the newest checkpoint that is whole; None if there is none at all."""
         problems = []
-        for path in paths:
+        for path in reversed(self._checkpoints()):
             try:
                 found = self._read(path)
             except (OSError, ValueError) as error:
@@ -138,20 +106,46 @@ class CheckpointFolder:
             )
         return None
 
+    def _checkpoints(self) -> list[Path]:
+        return sorted(path for path in self._folder.glob("round-*.checkpoint") if path.is_file())
+
     def _read(self, path: Path) -> Checkpoint:
         head, _, body = path.read_bytes().partition(b"\n")
-        if head.rpartition(b" ")[0] != _FORMAT.encode():
+        name, _, checksum = head.rpartition(b" ")
+        if name != _FORMAT.encode():
             raise ValueError(
                 f"not a file of the format {_FORMAT!r}: damaged, or of another release of "
                 "pncs-flower, which can still read it"
             )
-        if sha256(body).hexdigest().encode() != head.rpartition(b" ")[2]:
+        if sha256(body).hexdigest().encode() != checksum:
             raise ValueError("damaged or cut off: its checksum is wrong")
         with np.load(io.BytesIO(body), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         manifest = json.loads(arrays.pop(_MANIFEST).tobytes())
-        lines = self._log.read(*manifest["about"]["log"])
+        lines = self._read_lines(*manifest["about"]["log"])
         return Checkpoint(manifest["about"], manifest["state"], arrays, lines)
 
-    def _files(self) -> list[Path]:
-        return sorted(path for path in self._folder.glob(_PATTERN) if path.is_file())
+    def _append(self, lines: Iterable[str]) -> bytes:
+        """Add lines of rounds, which count once a checkpoint says so, and return them as bytes."""
+        added = "".join(f"{line}\n" for line in lines).encode()
+        with naming(self._lines), self._lines.open("ab") as file:
+            if file.seek(0, os.SEEK_END) < self._size:
+                raise OSError(EIO, "somebody has cut it off since", str(self._lines))
+            file.truncate(self._size)
+            file.write(added)
+            file.flush()
+            os.fsync(file.fileno())
+        return added
+
+    def _read_lines(self, size: int, checksum: str) -> list[str]:
+        """Return the lines that a checkpoint says are its own, and go on after them."""
+        try:
+            with self._lines.open("rb") as file:
+                data = file.read(size)
+        except OSError as error:
+            raise ValueError(f"{self._lines.name} cannot be read: {error.strerror}") from None
+        total = sha256(data)
+        if len(data) != size or total.hexdigest() != checksum:
+            raise ValueError(f"{self._lines.name} beside it is damaged or cut off")
+        self._size, self._sum = size, total
+        return data.decode().splitlines()

@@ -21,13 +21,13 @@ __all__ = [
 ]
 
 Parts = Iterable[tuple[str, Any]]
+"""The parts of a value, each after what its name adds to the value's."""
 
 CONTAINERS = (OrderedDict, defaultdict, Counter, dict, deque, list, set, tuple, frozenset)
 """Classes of Python's that hold others; those before their bases."""
 
 # Whose own ways of copying do nothing that matters: dataclasses with slots, networks.
 _HARMLESS = ("dataclasses", "torch.nn.modules.")
-_HIDDEN = "the class cannot be found by its name, so it must stand outside of functions"
 _USE = (
     "keep numbers, text, NumPy arrays or torch tensors, lists, dictionaries and the like of these, "
     "and objects of classes that have no more than such attributes"
@@ -37,9 +37,9 @@ _POINTER = object.__basicsize__ // 2  # an object is a count and the address of 
 
 def content_of(base: Any, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what a container holds, past whatever a class of a user does when it is asked."""
-    if issubclass(base, defaultdict):
+    if base is defaultdict:
         yield ".default_factory", value.default_factory
-    if issubclass(base, deque):
+    if base is deque:
         yield ".maxlen", value.maxlen
     if issubclass(base, dict):
         for key, entry in base.items(value):
@@ -50,29 +50,28 @@ def content_of(base: Any, value: Any) -> Iterator[tuple[str, Any]]:
             yield f"[{place}]", entry
 
 
-def fill(base: Any, kind: type, parts: list[Any]) -> Any:
+def fill(base: Any, kind: type, *parts: Any) -> Any:
     """Make a container, or an object of a class of a user that is one, with what it holds."""
     if base in (tuple, frozenset):
         return base.__new__(kind, parts)
     value = base.__new__(kind)
-    if issubclass(base, defaultdict):
-        base.__init__(value, parts.pop(0))
-    if issubclass(base, deque):
+    if base in (list, set):
+        base.__init__(value, parts)
+    elif base is deque:
         base.__init__(value, parts[1:], parts[0])
-    elif issubclass(base, dict):
+    elif base is defaultdict:
+        base.__init__(value, parts[0])
+        parts = parts[1:]
+    if issubclass(base, dict):
         for key, entry in zip(parts[::2], parts[1::2], strict=True):
             base.__setitem__(value, key, entry)
-    elif base is not object:
-        base.__init__(value, parts)
     return value
 
 
-def attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield an object's attributes by name, also those in slots."""
-    yield from getattr(value, "__dict__", {}).items()
-    for name in _slots(type(value)):
-        if hasattr(value, name):
-            yield name, getattr(value, name)
+def attributes(value: Any) -> dict[str, Any]:
+    """Return an object's attributes by name, also those in slots."""
+    slots = {name: getattr(value, name) for name in _slots(type(value)) if hasattr(value, name)}
+    return getattr(value, "__dict__", {}) | slots
 
 
 def set_attribute(value: Any, name: str, to: Any) -> None:
@@ -87,14 +86,15 @@ def set_attribute(value: Any, name: str, to: Any) -> None:
 def problem_of(value: Any) -> str:
     """Return why an object or a member of an enumeration could not be made again; else nothing."""
     kind = type(value)
-    named = f"is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold: "
-    if isinstance(value, Enum):
-        if _find(kind.__module__, kind.__qualname__) is not kind:
-            return f"{named}{_HIDDEN}"
+    if isinstance(value, Enum) and _find(kind.__module__, kind.__qualname__) is kind:
         known = isinstance(value, Flag) or kind.__members__.get(value.name) is value
-        return "" if known else f"{named}it is no member of that"
-    problem = _problem(kind, _base(kind))
-    return problem and f"{named}{problem}. Nothing is pickled: {_USE}"
+        problem = "" if known else "it is no member of that"
+    else:
+        problem = _problem_of_class(kind)
+    return problem and (
+        f"is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold: {problem}. "
+        f"Nothing is pickled: {_USE}"
+    )
 
 
 def parts_of_object(value: Any) -> Iterator[tuple[str, Any]]:
@@ -103,29 +103,21 @@ def parts_of_object(value: Any) -> Iterator[tuple[str, Any]]:
     content = list(content_of(_base(kind), value))
     yield from (("", kind.__module__), ("", kind.__qualname__), ("", len(content)))
     yield from content
-    for name, entry in attributes(value):
+    for name, entry in attributes(value).items():
         yield from (("", name), (f".{name}", entry))
 
 
-def make_object(parts: list[Any]) -> Any:
-    """Make an object of its parts.
-
-    Raises
-    ------
-    ValueError
-        If its class is not there, or is none that would be written.
-    """
-    module, name, size, *rest = parts
+def make_object(module: str, name: str, size: int, *rest: Any) -> Any:
+    """Make an object of its parts, or raise ValueError if its class is not there or not allowed."""
     kind = _find(module, name)
     if kind is None:
         raise ValueError(
             f"the class {module}.{name} of an object in the checkpoint is not there: import its "
             "module before the run starts"
         )
-    base = _base(kind)
-    if problem := _problem(kind, base):
+    if problem := _problem_of_class(kind):
         raise ValueError(f"the class {module}.{name} of an object in the checkpoint: {problem}")
-    value = fill(base, kind, rest[:size])
+    value = fill(_base(kind), kind, *rest[:size])
     for attribute, entry in zip(rest[size::2], rest[size + 1 :: 2], strict=True):
         set_attribute(value, attribute, entry)
     return value
@@ -137,9 +129,8 @@ def parts_of_enum(value: Any) -> Parts:
     return [("", type(value).__module__), ("", type(value).__qualname__), ("", which)]
 
 
-def make_enum(parts: list[Any]) -> Any:
+def make_enum(module: str, name: str, which: Any) -> Any:
     """Return a member of an enumeration."""
-    module, name, which = parts
     kind: Any = _find(module, name)
     if kind is None or not issubclass(kind, Enum):
         raise ValueError(f"the enumeration {module}.{name} is not there")
@@ -159,12 +150,13 @@ def _base(kind: type) -> Any:
     return next((base for base in CONTAINERS if issubclass(kind, base)), object)
 
 
-def _problem(kind: type, base: Any) -> str:
+def _problem_of_class(kind: type) -> str:
     """Return why an object of a class could not be made again from its attributes; else nothing."""
     if kind is object:
         return "it is nothing but itself"
     if _find(kind.__module__, kind.__qualname__) is not kind:
-        return _HIDDEN
+        return "the class cannot be found by its name, so it must stand outside of functions"
+    base = _base(kind)
     for method in ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"):
         own = getattr(kind, method, None)
         harmless = str(getattr(own, "__module__", "")).startswith(_HARMLESS)

@@ -1,6 +1,5 @@
 """What a base strategy and a rule come to remember, such as FedAdam's moments."""
 
-import json
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
@@ -22,45 +21,24 @@ SKIP = "not_in_checkpoint"
 Setting = list[str]
 """A value as a person reads it, and a checksum of all of it."""
 
-_ARRAYS = {"array", "tensor"}
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 _ADDRESS = re.compile(" at 0x[0-9a-f]+")
-# A name for these says nothing, since two of the same value may be one object.
-_SHARED = (type(None), bool, int, float, complex, str, bytes, tuple, frozenset)
 
 
-def setting(value: Any) -> Setting:
+def setting(value: Any, encoder: Encoder | None = None, path: str = "value") -> Setting:
     """Return a value as a setting: runs of the same one have the same text and checksum."""
-    return _surveyed(Encoder(survey=True), value, "value")
+    encoder = encoder or Encoder(survey=True)
+    return [_ADDRESS.sub("", _SHORT.repr(value)), encoder.digest(encoder.encode(value, path))]
 
 
 class Remembered:
-    """The attributes of strategies and rules.
+    """The attributes of strategies and rules: Flower has no interface for what they remember.
 
-    Flower has no interface for what a strategy remembers, so all of its attributes are taken to be
-    that. As they were made, they are its settings too.
-
-    Parameters
-    ----------
-    *roots : object
-        A strategy or a rule as it was made, before its first round. Strategies that are attributes
-        of it, as in a wrapper, are taken apart too.
-
-    Attributes
-    ----------
-    settings : dict of str to Setting
-        The attributes as they were made, by the name of the class and of the attribute, but for
-        those that a run may begin with otherwise: arrays, random generators, times and paths.
-    made : dict of str to str
-        Checksums of those of them that hold arrays, and no generators, times or paths.
-    there : dict of str to object
-        What a run finds when it is taken up, by name, and so is not written.
-
-    Raises
-    ------
-    UnsavableError
-        If there is an attribute that a checkpoint cannot hold; names it.
+    As they were made, before the first round, they are settings too, but for those that a run may
+    begin with otherwise: arrays, random generators, times and paths. Of those with arrays and none
+    of the others, `made` has the checksums. What is `there`, by name, a run finds when it is taken
+    up: it is not written.
     """
 
     def __init__(self, *roots: Any) -> None:
@@ -72,30 +50,18 @@ class Remembered:
         self.there: dict[str, Any] = {f"<{name}>": owner for name, owner in self._owners.items()}
         self.there |= self._attributes(skipped=True)
         for path, value in self._attributes().items():
-            encoder = Encoder(self.ids(), survey=True)
+            encoder = Encoder(self.there, survey=True)
             with _remedy(path):
-                found = _surveyed(encoder, value, path)
+                found = setting(value, encoder, path)
             self.there |= encoder.found
             changing = encoder.kinds & CHANGING
             if not changing:
                 self.settings[path] = found
-            elif changing <= _ARRAYS:
+            elif changing <= {"array", "tensor"}:
                 self.made[path] = found[1]
 
-    def ids(self) -> dict[int, str]:
-        """Return the names of what is not written, by its id, for an `Encoder`."""
-        return {
-            id(value): path for path, value in self.there.items() if not isinstance(value, _SHARED)
-        }
-
     def state(self, encoder: Encoder) -> dict[str, Any]:
-        """Return the attributes as JSON.
-
-        Raises
-        ------
-        UnsavableError
-            If something has turned up since that a checkpoint cannot hold; names it.
-        """
+        """Return the attributes as JSON; what cannot be saved may have turned up since."""
         nodes = {}
         for path, value in self._attributes().items():
             with _remedy(path):
@@ -113,6 +79,7 @@ class Remembered:
             set_attribute(self._owners[owner], name, value)
 
     def _add(self, owner: Any) -> None:
+        """Add a strategy or a rule, and strategies that are attributes of it, as in a wrapper."""
         if any(owner is other for other in self._owners.values()):
             return
         name, number = type(owner).__name__, 1
@@ -120,7 +87,7 @@ class Remembered:
             number += 1
             name = f"{type(owner).__name__}#{number}"
         self._owners[name] = owner
-        for _, value in attributes(owner):
+        for value in attributes(owner).values():
             if isinstance(value, Strategy):
                 self._add(value)
 
@@ -128,7 +95,7 @@ class Remembered:
         return {
             f"{name}.{attribute}": value
             for name, owner in self._owners.items()
-            for attribute, value in attributes(owner)
+            for attribute, value in attributes(owner).items()
             if (attribute in _skipped(owner)) is skipped
         }
 
@@ -146,14 +113,9 @@ def _remedy(path: str) -> Iterator[None]:
         ) from None
 
 
-def _surveyed(encoder: Encoder, value: Any, path: str) -> Setting:
-    digest = encoder.digest(json.dumps(encoder.encode(value, path)))
-    return [_ADDRESS.sub("", _SHORT.repr(value)), digest]
-
-
 def _skipped(owner: Any) -> set[str]:
     # Not getattr(owner, ...), which a class may answer itself.
-    names = dict(attributes(owner)).get(SKIP, getattr(type(owner), SKIP, ()))
+    names = attributes(owner).get(SKIP, getattr(type(owner), SKIP, ()))
     if isinstance(names, str):
         raise TypeError(f"{SKIP} of {type(owner).__name__} is {names!r}, want names: ({names!r},)")
     return {SKIP, *names}

@@ -1,17 +1,18 @@
 """What a run must have in common with one that it takes up, by name."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import Strategy
 
 from ..base_strategy import unwrap
 from ..options import SelectionOptions
-from .remembered import Setting, setting
+from .remembered import SKIP, Setting, setting
 
-__all__ = ["MAY_DIFFER", "differences", "in_words", "settings_of"]
+__all__ = ["MAY_DIFFER", "check_same", "settings_of"]
 
 MAY_DIFFER = frozenset(
     {
@@ -51,8 +52,13 @@ def settings_of(
     return found
 
 
-def differences(saved: Mapping[str, Setting], given: Mapping[str, Setting]) -> dict[str, str]:
-    """Return in words how settings differ, by name; if rule or base is another, only that."""
+def check_same(
+    saved: Mapping[str, Setting],
+    given: Mapping[str, Setting],
+    folder: str | Path,
+    attributes: Container[str],
+) -> None:
+    """Refuse a run of other settings, of which some are attributes of the base and the rule."""
     nothing = ["nothing", ""]
     found = {}
     for name in dict.fromkeys([*saved, *given]):
@@ -60,13 +66,16 @@ def differences(saved: Mapping[str, Setting], given: Mapping[str, Setting]) -> d
         if before[1] != now[1]:
             same = " (another one)" if before[0] == now[0] else ""
             found[name] = f"{name}: saved {before[0]}, given {now[0]}{same}"
-    return {name: found[name] for name in _CHIEF if name in found} or found
-
-
-def in_words(found: Mapping[str, str]) -> str:
-    """Return the first few differences in one text."""
-    more = f"; and {len(found) - _MOST} more" if len(found) > _MOST else ""
-    return "; ".join([*found.values()][:_MOST]) + more
+    found = {name: found[name] for name in _CHIEF if name in found} or found
+    if found:
+        words = "; ".join([*found.values()][:_MOST])
+        more = f"; and {len(found) - _MOST} more" if len(found) > _MOST else ""
+        named = any(name in attributes for name in found)
+        hint = f". {SKIP} of its class names attributes that may differ" if named else ""
+        raise ValueError(
+            f"the run in {folder} had other settings ({words}{more}): go on with the same, or use "
+            f"another folder{hint}"
+        )
 
 
 def _release() -> str:

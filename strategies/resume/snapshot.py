@@ -6,6 +6,7 @@ made without its constructor, and its class and functions must be there already.
 """
 
 import json
+from collections import deque
 from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
@@ -16,10 +17,14 @@ from ..errors import UnsavableError
 from .functions import fingerprint
 from .kinds import KINDS, is_setting, kind_of
 
-__all__ = ["Decoder", "Encoder", "decode", "encode"]
+__all__ = ["Decoder", "Encoder", "encode"]
 
 _DEEPEST = 100
 _SMALL = 2**63
+# Classes that are there in any process, such as the factory of a defaultdict.
+_BUILT_IN = {kind.__name__: kind for kind in (list, dict, set, deque, int, float, str, bool)}
+# A name for these says nothing, since two of the same value may be one object.
+_SHARED = (type(None), bool, int, float, complex, str, bytes, tuple, frozenset)
 
 
 def encode(value: Any, path: str = "value") -> tuple[Any, dict[str, np.ndarray]]:
@@ -30,38 +35,20 @@ def encode(value: Any, path: str = "value") -> tuple[Any, dict[str, np.ndarray]]
     return node, encoder.arrays
 
 
-def decode(node: Any, arrays: Mapping[str, np.ndarray] | None = None) -> Any:
-    """Return what `encode` was given."""
-    return Decoder(arrays or {}).decode(node)
-
-
 class Encoder:
     """Writes values as JSON with arrays beside it.
 
-    Parameters
-    ----------
-    outside : mapping of int to str, optional (default: None)
-        Objects that are not written, by their id: whoever reads has them under these names.
-    survey : bool (default: False)
-        The result is compared, not read: sets are written in one order, and functions, classes,
-        loggers and the like are taken to be outside as well and noted in ``found``; else they are
-        refused.
-
-    Attributes
-    ----------
-    arrays : dict of str to np.ndarray
-        What the JSON refers to.
-    kinds : set of str
-        Kinds of values that were written.
-    found : dict of str to object
-        What a survey has found, by name.
+    What is outside is not written: whoever reads has it under these names. A survey, whose result
+    is compared and never read back, takes functions, classes, loggers and the like to be outside
+    as well, and notes what it has found; else they are refused.
     """
 
-    def __init__(self, outside: Mapping[int, str] | None = None, survey: bool = False) -> None:
-        self.arrays: dict[str, np.ndarray] = {}
-        self.kinds: set[str] = set()
+    def __init__(self, outside: Mapping[str, Any] | None = None, survey: bool = False) -> None:
+        self.arrays: dict[str, np.ndarray] = {}  # what the JSON refers to
+        self.kinds: set[str] = set()  # of what was written
         self.found: dict[str, Any] = {}
-        self._outside = dict(outside or {})
+        there = {**_BUILT_IN, **(outside or {})}
+        self._outside = {id(v): name for name, v in there.items() if not isinstance(v, _SHARED)}
         self._survey = survey
         # By id; the value is kept, so that no other gets its id meanwhile.
         self._written: dict[int, tuple[int, Any]] = {}
@@ -69,26 +56,13 @@ class Encoder:
         self._depth = 0
 
     def encode(self, value: Any, path: str) -> Any:
-        """Return a value as JSON.
-
-        Parameters
-        ----------
-        value : object
-            One of `KINDS`, also an object of a class that can be found by its name.
-        path : str
-            What an error calls it.
-
-        Raises
-        ------
-        UnsavableError
-            If it could not be read back as it is; names the part and its type.
-        """
+        """Return a value as JSON, or raise `UnsavableError`, which names the part by its path."""
         if value is None or type(value) in (bool, float, str):
             return value
         if type(value) is int:
             return value if abs(value) < _SMALL else {"int": hex(value)}
         key = id(value)
-        if key not in self._outside and self._survey and is_setting(value):
+        if self._survey and key not in self._outside and is_setting(value):
             self._outside[key] = path
             self.found[path] = value
         if key in self._outside:
@@ -129,16 +103,10 @@ class Encoder:
         name = f"array-{len(self.arrays)}"
         # Not NumPy's ascontiguousarray, which gives an array without dimensions one.
         self.arrays[name] = np.asarray(value.transpose(axes), order="C")
-        return [name, None if axes == sorted(axes) else axes, bool(value.flags.writeable)]
+        return [name, axes, bool(value.flags.writeable)]
 
     def check(self) -> None:
-        """Refuse arrays that are parts of one another: they would be apart when they are read.
-
-        Raises
-        ------
-        UnsavableError
-            Names two of them.
-        """
+        """Refuse arrays that are parts of one another: they would be apart when they are read."""
         ends = {True: (0, ""), False: (0, "")}  # of those that can be written to, and of all
         for low, high, writeable, path in sorted(self._spans):
             end, other = ends[not writeable]
@@ -150,40 +118,26 @@ class Encoder:
             for which in (True, False) if writeable else (False,):
                 ends[which] = max(ends[which], (high, path))
 
-    def digest(self, text: str) -> str:
-        """Return a checksum of what this has written: of the JSON as text, and of the arrays."""
-        digest = blake2b(text.encode(), digest_size=16)
+    def digest(self, node: Any) -> str:
+        """Return a checksum of what this has written: of the JSON, and of the arrays."""
+        digest = blake2b(json.dumps(node).encode(), digest_size=16)
         for values in self.arrays.values():
             digest.update(f"{values.dtype}{values.shape}".encode() + values.tobytes())
         return digest.hexdigest()
 
 
 class Decoder:
-    """Reads what an `Encoder` has written.
-
-    Parameters
-    ----------
-    arrays : mapping of str to np.ndarray
-        Its arrays.
-    outside : mapping of str to object, optional (default: None)
-        What it took to be outside, by name.
-    """
+    """Reads what an `Encoder` has written, given what it took to be outside."""
 
     def __init__(
         self, arrays: Mapping[str, np.ndarray], outside: Mapping[str, Any] | None = None
     ) -> None:
         self._arrays = arrays
-        self._outside = outside or {}
+        self._outside = {**_BUILT_IN, **(outside or {})}
         self._values: list[Any] = []
 
     def decode(self, node: Any) -> Any:
-        """Return a value.
-
-        Raises
-        ------
-        ValueError
-            If it cannot be made, such as of a class that is not loaded.
-        """
+        """Return a value, or raise ValueError if it cannot be made: its class may not be there."""
         if not isinstance(node, dict):
             return node
         ((kind, content),) = node.items()
@@ -198,11 +152,11 @@ class Decoder:
         if kind == "array":
             name, axes, writeable = content
             value = self._arrays[name]
-            if axes is not None:
+            if axes != sorted(axes):
                 value = value.transpose(np.argsort(axes))
             value.flags.writeable = writeable
         elif kind in KINDS:
-            value = KINDS[kind].make([self.decode(part) for part in content])
+            value = KINDS[kind].make(*[self.decode(part) for part in content])
         else:
             raise ValueError(f"unknown kind of value {kind!r} in a checkpoint")
         self._values.append(value)

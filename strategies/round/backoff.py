@@ -87,9 +87,9 @@ class Backoff:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up what `state` returned; an empty mapping is one in which nobody has failed."""
-        self._failures = {client: dict(p) for client, p in state.get("failures", {}).items()}
-        self._rounds_left = dict(state.get("rounds-left", {}))
-        self._failed_in = dict(state.get("failed-in", {}))
-        self._without_examples = list(state.get("without-examples", []))
-        self._after_empty = bool(state.get("after-empty", False))
+        """Take up what `state` returned."""
+        self._failures = {client: dict(phases) for client, phases in state["failures"].items()}
+        self._rounds_left = dict(state["rounds-left"])
+        self._failed_in = dict(state["failed-in"])
+        self._without_examples = list(state["without-examples"])
+        self._after_empty = state["after-empty"]

@@ -281,10 +281,10 @@ class Selector:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up what `state` returned."""
         self._queue.restore(state["queue"])
-        self._backoff.restore(state.get("backoff", {}))  # absent from older checkpoints
+        self._backoff.restore(state["backoff"])
         self._num_examples = dict(state["num-examples"])
-        self._said = dict(state.get("num-examples-said", {}))  # absent from older checkpoints
-        self._doubted = set(state.get("num-examples-doubted", ()))
+        self._said = dict(state["num-examples-said"])
+        self._doubted = set(state["num-examples-doubted"])
         self._state = dict(state["rule"])
         self._last_chosen = dict(state["last-chosen"])
         self._last_asked = dict(state["last-asked"])

@@ -202,15 +202,15 @@ def test_full_disk_is_in_the_record_with_the_file_and_what_to_do(tmp_path, monke
             raise OSError(28, "No space left on device", str(path))
         write_whole(path, content)
 
-    def append(log, lines):
+    def append(folder, lines):
         if place == "lines" and len(fails) == 0 and '"round": 2' in "".join(lines):
             fails.append(str(tmp_path / "rounds.log"))
             raise OSError(28, "No space left on device", fails[0])
-        return appended(log, lines)
+        return appended(folder, lines)
 
-    appended = checkpoint.RoundLog.append
+    appended = checkpoint.CheckpointFolder._append
     monkeypatch.setattr(checkpoint, "write_whole", write)
-    monkeypatch.setattr(checkpoint.RoundLog, "append", append)
+    monkeypatch.setattr(checkpoint.CheckpointFolder, "_append", append)
 
     def start(rounds: int):
         strategy = RoundRobin(FedAvg(), checkpoint=tmp_path, seed=3)

@@ -138,7 +138,7 @@ def with_attribute(value: Any) -> Any:
 
 def through_a_file(value: Any, outside: dict[str, Any] | None = None) -> Any:
     """Write a value and read it, as a checkpoint does."""
-    encoder = Encoder({id(entry): name for name, entry in (outside or {}).items()})
+    encoder = Encoder(outside)
     text = json.dumps(encoder.encode(value, "value"))
     encoder.check()
     file = io.BytesIO()
