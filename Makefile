@@ -58,6 +58,7 @@ lint: $(INSTALLED)
 	cd $(TREE) && $(CURDIR)/$(BIN)/lint-imports --no-cache $(CURDIR)/pyproject.toml
 
 format: $(INSTALLED)
+	$(BIN)/python .ci/copy_settings.py
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

@@ -1,19 +1,22 @@
 """Every setting of the app in one place, read and checked once."""
 
 import json
-import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from pkgutil import iter_modules
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, ConfigDict, Field
+from pydantic.dataclasses import dataclass as checked_dataclass
 
 from .data.datasets import DATASETS
+from .validation import in_plain_words
 
 __all__ = [
     "APP_DIRECTORY",
@@ -39,11 +42,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
         module.name.replace("_", "-")
         for module in iter_modules([str(APP_DIRECTORY.parent / "strategies" / "rules")])
     ),
-    "form": ("squared", "normalized", "printed", "power"),
-    "summary": ("update", "gradient"),
-    "variant": ("pow-d", "cpow-d", "rpow-d"),
-    "schedule": ("fashion-mnist", "cifar-10", "short"),
-    "unseen": ("uniform", "first"),
     "aggregation": ("examples", "uniform"),
     "dataset": tuple(DATASETS),
     "evaluate-on": ("test", "validation"),
@@ -57,28 +55,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
 """What the settings that are names may be; a strategy also an import path, ``module:Rule``, and a
 model also ``torchvision/NAME``."""
 
-_MOST = 2**63 - 1
-_AT_LEAST_ONE = ("num-selected", "num-rounds", "local-epochs", "shards-per-client", "p")
-_AT_LEAST_ZERO = ("stop-after", "candidates", "batch-size", "momentum", "resize", "seed")
-_ABOVE_ZERO = ("lr", "dirichlet-alpha")
 _TORCHVISION = "torchvision/"
 _PATHS = {"strategy": ["module:Rule"], "model": [f"{_TORCHVISION}NAME"]}
 _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
-_COMPARING = ("pncs", "gradient-memory", "divfl")
 _READ_BY: dict[str, dict[str, tuple[str, ...]]] = {
-    "strategy": {
-        "p": ("pncs",),
-        "form": ("pncs",),
-        "sketch": _COMPARING,
-        "layers": (*_COMPARING, "gradient-norm"),
-        "summary": (*_COMPARING, "gradient-norm"),
-        "candidates": ("pncs", "gradient-memory", "power-of-choice"),
-        "variant": ("power-of-choice",),
-        "unseen": ("active-fl",),
-        "schedule": ("fedcor",),
-    },
     "dataset": {"data-dir": tuple(name for name, each in DATASETS.items() if each.files)},
     "partition": {"shards-per-client": ("shards",), "dirichlet-alpha": ("dirichlet",)},
     "model": dict.fromkeys(
@@ -86,7 +68,7 @@ _READ_BY: dict[str, dict[str, tuple[str, ...]]] = {
         ("vgg16", _TORCHVISION),
     ),
 }
-"""The settings that only some strategies, data sets, partitions and models read."""
+"""The settings that only some data sets, partitions and models read."""
 
 _INPUTS = (
     "dataset",
@@ -103,57 +85,99 @@ _INPUTS = (
 _PARTS = ("partition", "shards_per_client", "dirichlet_alpha", "seed")
 
 
-@dataclass(frozen=True)
+def _choose(key: str, value: str) -> str:
+    """Refuse a name that is not among the choices of a setting."""
+    path = key == "strategy" and _IMPORT_PATH.fullmatch(value)
+    if path or (key == "model" and value.startswith(_TORCHVISION)) or value in CHOICES[key]:
+        return value
+    near = get_close_matches(value, CHOICES[key], n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    raise ValueError(f"must be one of {', '.join([*CHOICES[key], *_PATHS.get(key, [])])}{hint}")
+
+
+def _choice(key: str) -> AfterValidator:
+    return AfterValidator(partial(_choose, key))
+
+
+def _to_be_sent(value: int) -> int:
+    if value >= 2**63:
+        raise ValueError("must be below 2**63, the most that Flower can send")
+    return value
+
+
+def _length_of_queue(value: int) -> int:
+    if value < -1:
+        raise ValueError("must be at least 0, or -1 for the rule's own")
+    return value
+
+
+def _to_be_written(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"must be text that UTF-8 has, unlike character {error.start + 1}: rename it"
+        ) from None
+    if "\0" in text:
+        raise ValueError("must not have a zero character")
+    return text
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _name(key: str) -> str:
+    return key.replace("-", "_")
+
+
+Whole = Annotated[int, AfterValidator(_to_be_sent)]
+AtLeastZero = Annotated[Whole, Field(ge=0)]
+AtLeastOne = Annotated[Whole, Field(ge=1)]
+AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Text = Annotated[str, AfterValidator(_to_be_written)]
+
+
+@checked_dataclass(
+    frozen=True, config=ConfigDict(strict=True, alias_generator=_key, validate_by_name=True)
+)
 class Config:
     """The settings of one run; see the comments in the app's ``pyproject.toml``.
 
     A field ``num_selected`` is the setting ``num-selected``.
     """
 
-    strategy: str
-    rule: str
-    num_selected: int
-    queue_length: int
-    p: float
-    form: str
-    sketch: str
-    layers: str
-    summary: str
-    candidates: int
-    variant: str
-    schedule: str
-    unseen: str
-    num_rounds: int
-    stop_after: int
-    lr: float
-    momentum: float
-    local_epochs: int
-    batch_size: int
-    aggregation: str
-    dataset: str
-    data_dir: str
-    evaluate_on: str
-    partition: str
-    shards_per_client: int
-    dirichlet_alpha: float
-    model: str
-    weights: str
-    normalization: str
-    resize: int
-    trainable_layers: str
-    features: str
-    cache_dir: str
-    device: str
-    precision: str
+    strategy: Annotated[str, _choice("strategy")]
+    rule: Text
+    num_selected: AtLeastOne
+    queue_length: Annotated[Whole, AfterValidator(_length_of_queue)]
+    num_rounds: AtLeastOne
+    stop_after: AtLeastZero
+    lr: AboveZero
+    momentum: Annotated[float, Field(ge=0, lt=1)]
+    local_epochs: AtLeastOne
+    batch_size: AtLeastZero
+    aggregation: Annotated[str, _choice("aggregation")]
+    dataset: Annotated[str, _choice("dataset")]
+    data_dir: Text
+    evaluate_on: Annotated[str, _choice("evaluate-on")]
+    partition: Annotated[str, _choice("partition")]
+    shards_per_client: AtLeastOne
+    dirichlet_alpha: AboveZero
+    model: Annotated[str, _choice("model")]
+    weights: Text
+    normalization: Annotated[str, _choice("normalization")]
+    resize: AtLeastZero
+    trainable_layers: Text
+    features: Annotated[str, _choice("features")]
+    cache_dir: Text
+    device: Annotated[str, _choice("device")]
+    precision: Annotated[str, _choice("precision")]
     tensorboard: bool
     checkpoint: bool
     resume: bool
-    output_dir: str
-    seed: int
-
-    def __post_init__(self) -> None:
-        for key, value in self.to_run_config().items():
-            _check(key, value)
+    output_dir: Text
+    seed: AtLeastZero
 
     @classmethod
     def from_run_config(cls, run_config: Mapping[str, Scalar]) -> "Config":
@@ -170,19 +194,12 @@ class Config:
             If a setting is missing, unknown, of another type or out of its range.
         """
         run_config = merged(run_config)
-        types = {_key(field.name): field.type for field in fields(cls)}
+        known = [_key(field.name) for field in fields(cls)]
         for key in run_config:
-            if key not in types:
-                near = get_close_matches(key, types, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(types)}"
-                raise ValueError(f"unknown setting {key!r}: {hint}")
-        missing = [key for key in types if key not in run_config]
-        if missing:
-            raise ValueError(f"missing settings: {', '.join(missing)}")
-        values: dict[str, Any] = {
-            _name(key): _typed(key, run_config[key], kind) for key, kind in types.items()
-        }
-        return cls(**values)
+            if key not in known:
+                raise ValueError(f"unknown setting {key!r}: {_hint(key, known)}")
+        with in_plain_words():
+            return cls(**run_config)
 
     def to_run_config(self) -> dict[str, Scalar]:
         """Return the settings as Flower's run configuration."""
@@ -200,11 +217,6 @@ class Config:
     def rule_parameters(self) -> dict[str, Any]:
         """The parameters of the rule that are given."""
         return parse_rule(self.rule)
-
-    @property
-    def layer_names(self) -> tuple[str, ...] | None:
-        """The layers to compare; None for all of them."""
-        return _list(self.layers) or None
 
     @property
     def has_frozen_layers(self) -> bool:
@@ -298,18 +310,10 @@ def _list(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _key(name: str) -> str:
-    return name.replace("_", "-")
-
-
-def _name(key: str) -> str:
-    return key.replace("-", "_")
-
-
 def unused_settings(config: Config) -> dict[str, list[str]]:
     """Return the settings that are not the default, but are not read, by what does not read them.
 
-    Such as ``{"uniform": ["p"], "digits": ["data-dir"]}``.
+    Such as ``{"digits": ["data-dir"]}``.
     """
     default = default_run_config()
     unused: dict[str, list[str]] = {}
@@ -322,57 +326,12 @@ def unused_settings(config: Config) -> dict[str, list[str]]:
     return unused
 
 
-def _typed(key: str, value: Scalar, kind: Any) -> Scalar:
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except OverflowError:
-            raise ValueError(f"{key} has {len(str(value))} digits, but must be finite") from None
-    if type(value) is not kind:
-        kinds = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-        wanted = kinds[kind]
-        raise ValueError(f"{key} = {value!r} must be {wanted}, not {type(value).__name__}")
-    return value
+def _hint(key: str, known: Iterable[str]) -> str:
+    """Say what was meant by a setting that there is not."""
+    from pncs_flower.strategies.rule import parameters  # takes a second, to be had only here
+    from pncs_flower.strategies.rules import STRATEGIES
 
-
-def _check(key: str, value: Scalar) -> None:
-    if key == "strategy" and _IMPORT_PATH.fullmatch(str(value)):
-        return
-    if key == "model" and str(value).startswith(_TORCHVISION):
-        return
-    if key in CHOICES and value not in CHOICES[key]:
-        near = get_close_matches(str(value), CHOICES[key], n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        known = [*CHOICES[key], *_PATHS.get(key, [])]
-        raise ValueError(f"{key} = {value!r} must be one of {', '.join(known)}{hint}")
-    if isinstance(value, str):
-        _check_text(key, value)
-        return
-    if isinstance(value, bool):
-        return
-    if isinstance(value, int) and value > _MOST:
-        raise ValueError(f"{key} = {value} must be below 2**63, the most that Flower can send")
-    if not math.isfinite(value):
-        raise ValueError(f"{key} = {value} must be finite")
-    if key in _AT_LEAST_ONE and value < 1:
-        raise ValueError(f"{key} = {value} must be at least 1")
-    if key in _AT_LEAST_ZERO and value < 0:
-        raise ValueError(f"{key} = {value} must be at least 0")
-    if key == "queue-length" and value < -1:
-        raise ValueError(f"queue-length = {value} must be at least 0, or -1 for the default")
-    if key in _ABOVE_ZERO and value <= 0:
-        raise ValueError(f"{key} = {value} must be above 0")
-    if key == "momentum" and value >= 1:
-        raise ValueError(f"momentum = {value} must be below 1")
-
-
-def _check_text(key: str, value: str) -> None:
-    """Refuse what a file of settings cannot hold, such as bytes of a path that are no UTF-8."""
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{key} = {value!r} cannot be written as UTF-8 (character {error.start + 1}): rename it"
-        ) from None
-    if "\0" in value:
-        raise ValueError(f"{key} = {value!r} must not have a zero character")
+    if any(_name(key) in parameters(kind.rule_type) for kind in STRATEGIES.values()):
+        return f"did you mean rule.{_name(key)}?"
+    near = get_close_matches(key, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"

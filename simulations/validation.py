@@ -31,6 +31,7 @@ _WANTED = {
     "greater_than": "above {gt:g}",
     "greater_than_equal": "at least {ge:g}",
     "int_type": "a whole number",
+    "less_than": "below {lt:g}",
     "less_than_equal": "at most {le:g}",
     "list_type": "a list",
     "literal_error": "{expected}",
@@ -74,6 +75,8 @@ def _sentence(error: ValidationError, kind: Any) -> str:
     if first["type"] not in _WANTED:
         return ": ".join(filter(None, (place, first["msg"])))
     wanted = _WANTED[first["type"]].format(**first.get("ctx", {}))
+    if first["type"].endswith("_type"):
+        wanted += f", not {type(given).__name__}"
     return f"{place} = {_shown(given)} must be {wanted}"
 
 

@@ -26,17 +26,17 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 PNCS = [sys.executable, "-c", "from pncs_flower.simulations.cli import main; main()"]
 RUNS = {
-    "pncs": ["sketch=layers"],
-    "pncs-coordinates": ["sketch=coordinates:50@float16", "queue-length=2"],
-    "pncs-moments": ["sketch=power-moments:30", "form=normalized"],
-    "pncs-gradient": ["summary=gradient", "sketch=layers@int8", "candidates=6"],
-    "gradient-memory": ["sketch=count:32", "candidates=5"],
+    "pncs": ["rule.sketch=layers"],
+    "pncs-coordinates": ["rule.sketch=coordinates:50@float16", "queue-length=2"],
+    "pncs-moments": ["rule.sketch=power-moments:30", "rule.form=normalized"],
+    "pncs-gradient": ["rule.summary=gradient", "rule.sketch=layers@int8", "rule.candidates=6"],
+    "gradient-memory": ["rule.sketch=count:32", "rule.candidates=5"],
     "uniform": [],
     "round-robin": [],
     "active-fl": [],
-    "power-of-choice": ["variant=cpow-d"],
+    "power-of-choice": ["rule.variant=cpow-d"],
     "fedcor": [],
-    "divfl": ["summary=gradient", "sketch=layers"],
+    "divfl": ["rule.summary=gradient", "rule.sketch=layers"],
     "oort": [],
     "gradient-norm": ["partition=dirichlet"],
 }
@@ -50,7 +50,7 @@ seeds = 2
 {tune}
 [settings]
 num-rounds = 3
-sketch = "layers"
+rule.sketch = "layers"
 """
 # What a record has besides times and bytes.
 FACTS = ("round", "clients", "cooling", "released", "asked", "answered", "rejected", "chosen")
@@ -100,7 +100,8 @@ def measure(folder: Path, ray: bool) -> dict[str, dict[str, str]]:
             print(output.name, found[output.name], flush=True)
     output = folder / "resumed"
     start = ("run", "--engine", "in-process")
-    pncs(*start, "--set=sketch=layers", "--rounds", "3", "--seed", "3", "--output", str(output))
+    own = ("--set=rule.sketch=layers", "--seed", "3", "--output", str(output))
+    pncs(*start, "--rounds", "3", *own)
     pncs(*start, "--resume", str(output), "--rounds", "6")
     found["resumed"] = of_run(output)
     for name, tune in {"sweep": "", "tuned-sweep": "tune = {lr = [0.05, 0.2], seeds = 1}"}.items():

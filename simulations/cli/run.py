@@ -22,6 +22,7 @@ from .console import (
 )
 from .data import data
 from .engines import Engine, resumed, run_in_process, run_on_ray
+from .rules import rules
 from .sweep import report, reproduce, sweep
 
 __all__ = ["app", "main"]
@@ -73,7 +74,7 @@ pncs run --clients 100 --num-selected 10 --rounds 50 --seed 1
 
 pncs run --strategy uniform --dataset fashion-mnist --model cnn
 
-pncs run --gpus-per-client 0.25 --set lr=0.05 --set layers=fc2
+pncs run --gpus-per-client 0.25 --set lr=0.05 --set rule.layers=fc2
 
 pncs run --engine in-process --output runs/first
 
@@ -141,7 +142,12 @@ def run(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, such as lr=0.05."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Any other setting, such as lr=0.05; or a parameter of the rule, such as rule.p=2 "
+            "(pncs rules RULE lists them).",
+        ),
     ] = None,
     resume: Annotated[
         Path | None,
@@ -200,6 +206,7 @@ def run(
 app.command()(sweep)
 app.command()(report)
 app.command()(reproduce)
+app.command()(rules)
 app.add_typer(data, name="data")
 
 

@@ -19,7 +19,7 @@ _SIDE = 64
 
 
 def build_model(
-    name: str, image_shape: tuple[int, ...], num_classes: int, seed: int = 0
+    name: str, image_shape: tuple[int, int, int], num_classes: int, seed: int = 0
 ) -> nn.Module:
     """Build a model whose weights depend on the seed alone."""
     models = {"linear": Linear, "mlp": MLP, "cnn": CNN}
@@ -49,7 +49,7 @@ def in_colour(images: Tensor, side: int) -> Tensor:
 class Linear(nn.Module):
     """Softmax regression."""
 
-    def __init__(self, image_shape: tuple[int, ...], num_classes: int) -> None:
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int) -> None:
         super().__init__()
         self.fc = nn.Linear(math.prod(image_shape), num_classes)
 
@@ -62,7 +62,7 @@ class Linear(nn.Module):
 class MLP(nn.Module):
     """One hidden layer of 64 units."""
 
-    def __init__(self, image_shape: tuple[int, ...], num_classes: int) -> None:
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int) -> None:
         super().__init__()
         self.fc1 = nn.Linear(math.prod(image_shape), 64)
         self.fc2 = nn.Linear(64, num_classes)
@@ -76,7 +76,7 @@ class MLP(nn.Module):
 class CNN(nn.Module):
     """Two convolutions with pooling, and one hidden layer of 64 units."""
 
-    def __init__(self, image_shape: tuple[int, ...], num_classes: int) -> None:
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int) -> None:
         super().__init__()
         channels, height, width = image_shape
         self.conv1 = nn.Conv2d(channels, 16, kernel_size=3, padding=1)

@@ -3,25 +3,18 @@
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from flwr.serverapp.strategy import FedAvg
 
-from pncs_flower.protocol import SummaryKind
-from pncs_flower.similarity import Form
 from pncs_flower.strategies import SelectionRule, SelectionStrategy, timeouts
 from pncs_flower.strategies.rule import parameters
-from pncs_flower.strategies.rule_strategy import RuleStrategy
 from pncs_flower.strategies.rules import STRATEGIES
-from pncs_flower.strategies.rules.active_fl import Unseen
-from pncs_flower.strategies.rules.power_of_choice import Variant
 
 from ..config import Config
 from ..machine.logs import errors_only
 
 __all__ = ["build_strategy", "parameter_names"]
-
-Make = type[RuleStrategy]
 
 _KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
@@ -59,10 +52,10 @@ def build_strategy(config: Config, checkpoint: Path | None = None) -> SelectionS
     if ":" in config.strategy:
         rule = _make_rule(config.strategy, config.num_selected, config.rule_parameters)
         return SelectionStrategy(base, rule, **options)
-    make, settings = _named(config)
-    given = _checked(config.strategy, make.rule_type, config.rule_parameters)
+    make = STRATEGIES[config.strategy]
+    given = _defaults(config) | _checked(config.strategy, make.rule_type, config.rule_parameters)
     try:
-        return make(base, **{"num_selected": config.num_selected, **settings, **given, **options})
+        return make(base, num_selected=config.num_selected, **given, **options)
     except TypeError as error:
         raise ValueError(
             f"strategy = {config.strategy!r}, rule = {config.rule!r}: {error}"
@@ -72,48 +65,26 @@ def build_strategy(config: Config, checkpoint: Path | None = None) -> SelectionS
 def parameter_names(config: Config) -> list[str]:
     """Return the parameters that the rule of the settings has besides how many it selects."""
     path = config.strategy
-    known = parameters(_import_rule(path) if ":" in path else _named(config)[0].rule_type)
+    known = parameters(_import_rule(path) if ":" in path else STRATEGIES[path].rule_type)
     return [name for name in known if name != "num_selected"]
 
 
-def _named(config: Config) -> tuple[Make, dict[str, Any]]:
-    """Return a strategy of the library and the settings that are its own."""
-    compared: dict[str, Any] = {
-        **({"sketch": config.sketch} if config.sketch else {}),
-        "layers": config.layer_names,
-        "summary": cast(SummaryKind, config.summary),
-    }
-    candidates = config.candidates or None
-    own: dict[str, dict[str, Any]] = {
-        "pncs": {
-            **compared,
-            "p": config.p,
-            "form": cast(Form, config.form),
-            "candidates": candidates,
-        },
-        "gradient-memory": {
-            **compared,
-            "weights": config.aggregation,
-            "candidates": candidates,
-        },
-        "active-fl": {"unseen": cast(Unseen, config.unseen)},
+def _defaults(config: Config) -> dict[str, Any]:
+    """Return what the app has otherwise than the library: its runs are short."""
+    of_strategy: dict[str, dict[str, Any]] = {
+        "active-fl": {"unseen": "first"},
+        "fedcor": {"schedule": "short"},
+        "gradient-memory": {"weights": config.aggregation},
         "power-of-choice": {
-            "candidates": candidates or 2 * config.num_selected,
-            "variant": cast(Variant, config.variant),
+            "candidates": 2 * config.num_selected,
             "batch_size": config.batch_size or 32,
         },
-        "fedcor": {"schedule": config.schedule},
-        "divfl": compared,
-        "gradient-norm": {
-            "layers": config.layer_names,
-            "summary": cast(SummaryKind, config.summary),
-        },
     }
-    return STRATEGIES[config.strategy], own.get(config.strategy, {})
+    return of_strategy.get(config.strategy, {})
 
 
 def _checked(strategy: str, rule: type[SelectionRule], given: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters given for a rule, lists as tuples, or refuse what it does not have."""
+    """Return the parameters given for a rule, or refuse what it does not have."""
     known = parameters(rule)
     known.pop("num_selected", None)  # a setting of its own
     hints = get_type_hints(rule)
@@ -132,7 +103,14 @@ def _checked(strategy: str, rule: type[SelectionRule], given: dict[str, Any]) ->
                 f"rule.{key} = {value!r} of strategy = {strategy!r} must be {_KINDS[kind]}, not "
                 f"{type(value).__name__}"
             )
-    return {key: tuple(v) if isinstance(v, list) else v for key, v in given.items()}
+    return {key: _of_kind(hints[known[key].name], value) for key, value in given.items()}
+
+
+def _of_kind(kind: Any, value: Any) -> Any:
+    """Return a list as a tuple; also one that is written as in other settings: "fc1, fc2"."""
+    if isinstance(value, str) and tuple[str, ...] in (kind, *get_args(kind)):
+        value = [name.strip() for name in value.split(",") if name.strip()]
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _make_rule(path: str, num_selected: int, given: dict[str, Any]) -> SelectionRule:

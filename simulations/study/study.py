@@ -57,7 +57,7 @@ class Study:
             "evaluate-on": "validation",
             "aggregation": "uniform",
             "device": "cpu",
-            "sketch": "layers",
+            "rule.sketch": "layers",
         }
         if quick:
             own: dict[str, Scalar] = {

@@ -133,9 +133,6 @@ class Cell:
         ``files`` is the fingerprint of the data and the weights.
         """
         values = {k: v for k, v in self.settings.items() if k not in PLACES}
-        for later in ("stop-after", "rule"):
-            if not values.get(later):
-                values.pop(later, None)  # the names of before there was such a setting
         text = f"{self.clients}\n{format_toml(values)}{files}"
         digest = blake2b(text.encode(), digest_size=6).hexdigest()
         return f"{readable_name(self.panel, self.line, self.seed)}-{digest}"

@@ -86,8 +86,8 @@ def test_a_cluster_is_not_judged_by_this_machine() -> None:
     ("clients", "changes", "message"),
     [
         (10, {"num_selected": 11}, "num-selected = 11, but there are 10 clients"),
-        (10, {"layers": "fc3"}, "unknown layer 'fc3': the model's layers are fc1, fc2"),
-        (10, {"sketch": "sum"}, "unknown sketch 'sum'"),
+        (10, {"rule": "layers = 'fc3'"}, "unknown layer 'fc3': the model's layers are fc1, fc2"),
+        (10, {"rule": "sketch = 'sum'"}, "unknown sketch 'sum'"),
         (7, {"shards_per_client": 3}, "7 clients x 3 shards-per-client = 21 shards"),
     ],
 )
@@ -101,7 +101,7 @@ def test_a_run_that_cannot_be_is_refused(
 def test_the_command_says_what_is_wrong_and_leaves_nothing(tmp_path: Path) -> None:
     output = tmp_path / "new"
     result = CliRunner().invoke(
-        app, ["run", "--set", "layers=fc3", "--output", str(output), "--engine", "in-process"]
+        app, ["run", "--set", "rule.layers=fc3", "--output", str(output), "--engine", "in-process"]
     )
     assert result.exit_code == 1
     assert "unknown layer 'fc3'" in result.stderr

@@ -18,14 +18,14 @@ from pncs_flower.simulations.run.training import train
 ROUNDS, CLIENTS = 5, 8
 # What each rule asks of a client: nothing, a number, a loss, a gradient or a sketch of the update.
 SETTINGS: dict[str, dict[str, str | int]] = {
-    "pncs": {"sketch": "coordinates:50@float16"},
-    "gradient-memory": {"sketch": "count:32", "candidates": 5},
+    "pncs": {"rule.sketch": "coordinates:50@float16"},
+    "gradient-memory": {"rule.sketch": "count:32", "rule.candidates": 5},
     "uniform": {},
     "round-robin": {},
     "active-fl": {},
-    "power-of-choice": {"variant": "cpow-d"},
+    "power-of-choice": {"rule.variant": "cpow-d"},
     "fedcor": {},
-    "divfl": {"summary": "gradient"},
+    "divfl": {"rule.summary": "gradient"},
     "oort": {},
     "gradient-norm": {},
 }

@@ -57,7 +57,7 @@ def test_training_helps(tmp_path: Path) -> None:
 
 
 def test_a_gradient_can_be_compared_of_one_layer(tmp_path: Path) -> None:
-    rows = run(tmp_path, summary="gradient", layers="fc2")
+    rows = run(tmp_path, rule='summary = "gradient", layers = "fc2"')
     assert rows[0]["bytes_up"]["pre-round"] < 4 * 4 * (64 * 10 + 10) + 4 * 1000
     assert -1 <= rows[0]["mean_similarity"] <= 1
 

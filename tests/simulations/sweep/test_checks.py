@@ -46,10 +46,13 @@ def run(sweep: Sweep, folder: Path) -> dict[str, str]:
     ("own", "message"),
     [
         ({"strategy": "nosuch:Rule"}, "strategy = 'nosuch:Rule': No module named 'nosuch'"),
-        ({"strategy": "pncs", "sketch": "foo"}, "foo"),
-        ({"strategy": "pncs", "sketch": "count:16", "p": 4.0}, "a count sketch keeps p=2 only"),
-        ({"strategy": "pncs", "candidates": 1}, "candidates is 1, but 2 of them are"),
-        ({"strategy": "pncs", "layers": "nope"}, "nope"),
+        ({"strategy": "pncs", "rule.sketch": "foo"}, "foo"),
+        (
+            {"strategy": "pncs", "rule": "sketch = 'count:16'"},
+            "a count sketch keeps p=2 only",
+        ),
+        ({"strategy": "pncs", "rule.candidates": 1}, "candidates is 1, but 2 of them are"),
+        ({"strategy": "pncs", "rule.layers": "nope"}, "nope"),
         ({"strategy": "pncs", "device": "cuda"}, "PyTorch sees no GPU"),
     ],
 )

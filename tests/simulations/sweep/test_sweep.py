@@ -208,8 +208,8 @@ def test_concentrations_that_look_alike_are_told_apart() -> None:
 
 
 def test_a_command_can_be_pasted() -> None:
-    cell = Sweep("a sweep", ("pncs",), settings={"layers": "fc1, fc2"}).cells()[0]
-    assert "--set 'layers=fc1, fc2'" in cell.command
+    cell = Sweep("a sweep", ("pncs",), settings={"rule.layers": "fc1, fc2"}).cells()[0]
+    assert """--set 'rule=layers = "fc1, fc2"'""" in cell.command
 
 
 def test_a_label_too_long_for_a_file_is_refused() -> None:
@@ -252,11 +252,14 @@ def test_the_sweep_of_the_documentation_is_valid(tmp_path: Path) -> None:
 
 
 def test_parameters_of_rules_are_set_for_all_and_for_one(tmp_path: Path) -> None:
-    text = 'seeds = 1\n[settings]\nsketch = "layers"\n[rule.pncs]\n'
+    text = 'seeds = 1\n[settings]\nrule.sketch = "layers"\n[rule.pncs]\n'
     text += 'rule.p = 2\n"rule.per_layer" = true\n'
     cells = read_sweep(write(tmp_path, text)).cells()
-    assert [cell.settings["rule"] for cell in cells] == ["p = 2, per_layer = true", ""]
-    assert "--set 'rule=p = 2, per_layer = true'" in cells[0].command
+    assert [cell.settings["rule"] for cell in cells] == [
+        'sketch = "layers", p = 2, per_layer = true',
+        "",
+    ]
+    assert """--set 'rule=sketch = "layers", p = 2, per_layer = true'""" in cells[0].command
 
 
 AXIS = 'seeds = 1\n"rule.p" = [2, 4]\n'

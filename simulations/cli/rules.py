@@ -1,0 +1,58 @@
+"""`pncs rules`: which rules there are, and which parameters each has."""
+
+import inspect
+from dataclasses import replace
+from typing import Annotated, get_type_hints
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from ..config import Config, default_run_config
+from .console import out, said_plainly
+
+__all__ = ["rules"]
+
+
+def rules(
+    name: Annotated[
+        str | None, typer.Argument(help="A rule, such as pncs, or module:Rule for one of yours.")
+    ] = None,
+) -> None:
+    """Say which rules there are, or what one has: its parameters, for --set rule.KEY=VALUE."""
+    with said_plainly(), out.status("Importing the rules"):
+        from pncs_flower.strategies.rules import STRATEGIES
+
+        config = Config.from_run_config(default_run_config())
+        if name is not None:
+            _show(replace(config, strategy=name))
+            return
+    table = Table("strategy", "what it does", box=None)
+    for key, kind in sorted(STRATEGIES.items()):
+        table.add_row(key, inspect.getdoc(kind).partition("\n")[0])  # type: ignore[union-attr]
+    out.print(table)
+
+
+def _show(config: Config) -> None:
+    """Print a rule's documentation and its parameters, with what they are in the app."""
+    from pncs_flower.strategies.rule import parameters
+
+    from ..run.strategy import build_strategy
+
+    strategy = build_strategy(config)
+    documented = strategy.rule if ":" in config.strategy else strategy
+    out.print(inspect.getdoc(documented) or "", soft_wrap=True)
+    kind = type(strategy.rule)
+    hints = get_type_hints(kind)
+    table = Table("--set", "type", "default in the app", box=None)
+    for key, field in parameters(kind).items():
+        if key != "num_selected":
+            hint = hints[field.name]
+            shown = hint.__name__ if isinstance(hint, type) else str(hint)
+            for module in ("typing.", "collections.abc."):
+                shown = shown.replace(module, "")
+            value = getattr(strategy.rule, field.name)
+            table.add_row(Text(f"rule.{key}"), Text(shown), Text(repr(value)))
+    if table.row_count:
+        out.print()
+        out.print(table)
