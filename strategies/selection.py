@@ -23,11 +23,13 @@ from .grids.polling import polled
 from .grids.releases import check_arguments
 from .options import SelectionOptions
 from .record import Records, RoundListener, RoundRecord, heard
+from .replies.layers import check_averages
 from .replies.model import Model
+from .replies.updates import UpdateChecks
 from .resume.resumption import Resumption
 from .round import training
 from .round.asking import Asking
-from .round.closing import Closing
+from .round.closing import close, stop_after_empty_rounds
 from .round.evaluation import Evaluation
 from .round.open_round import OpenRound
 from .round.roster import Roster
@@ -82,8 +84,10 @@ class SelectionStrategy(Strategy):
         self.history = self._records.all
         self._roster = Roster(self.options)
         self._selector = Selector(rule, self.options.queue_length, self.options.seed)
-        self._asking = Asking(rule, self._selector, self.options)
-        self._closing = Closing(base, self.options, self.history)
+        self._asking = Asking(self._selector, self.options)
+        self._checks = UpdateChecks(
+            base, self.options.max_weight, self.options.clip_norm, self.history
+        )
         self._evaluation = Evaluation(base, self.options.max_weight)
         folder = self.options.checkpoint
         self._resumption = None if folder is None else Resumption(Path(folder).expanduser())
@@ -179,7 +183,8 @@ class SelectionStrategy(Strategy):
                 return training.send(round, [], self.options.seed)
             self._asking.ask(round, same_for_all(templates, self.base))
         choice = choose(round, self._selector, self.options, self.history)
-        self._closing.check_choice(choice)
+        if choice.by_layer:  # told before anybody trains
+            check_averages(self.base)
         for listener in self.listeners:
             listener.chosen(round.record, choice)
         if round.pre_round is None:
@@ -202,13 +207,14 @@ class SelectionStrategy(Strategy):
             raise SelectionError(f"round {round.number} has been aggregated already")
         round.trained = True
         received = training.receive(round, replies)
-        outcome = self._closing.close(round, received)
-        self._roster.excluded |= outcome.liars
-        self._selector.close(round, outcome.used, outcome.sound)
+        with round.timed("aggregation"):
+            new, metrics = close(round, received, self.base, self._checks, self.options)
+        self._roster.excluded |= round.liars
+        self._selector.close(round)
         for listener in self.listeners:
-            listener.closed(round.record, outcome.metrics)
-        self._closing.stop_after_empty_rounds()
-        return outcome.arrays, outcome.metrics
+            listener.closed(round.record, metrics)
+        stop_after_empty_rounds(self.history, self.options.max_empty_rounds)
+        return new, metrics
 
     def _opened(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -224,7 +230,7 @@ class SelectionStrategy(Strategy):
             grid=polled(grid),  # again, for a wrapper around this strategy has a loop of its own
             timeout=self._timeout,
             model=Model(arrays, may_grow=joins_bytes(self.base)),
-            pre_round=self._asking.pre_round(arrays),
+            pre_round=self._asking.pre_round(record.round, arrays),
         )
         return self._open
 
@@ -278,7 +284,7 @@ class SelectionStrategy(Strategy):
         return {
             **self._selector.state(),
             "excluded": dict(self._roster.excluded),
-            "layout": self._closing.common.layout,
+            "layout": self._checks.metrics.layout,
             "layout-evaluation": self._evaluation.common.layout,
         }
 
@@ -286,7 +292,7 @@ class SelectionStrategy(Strategy):
         """Take up what `state` returned, to go on in the round after."""
         self._selector.restore(state)
         self._roster.excluded = dict(state["excluded"])
-        self._closing.common.layout = tuple(state["layout"])
+        self._checks.metrics.layout = tuple(state["layout"])
         self._evaluation.common.layout = tuple(state["layout-evaluation"])
 
     def restore_history(self, records: list[RoundRecord]) -> None:

@@ -48,6 +48,12 @@ class Replies:
     by_app: set[int] = field(default_factory=set)  # failures that come of the node's own app
     by_node: set[int] = field(default_factory=set)  # not said by Flower's server in its place
 
+    def content_of(self, node_id: int) -> RecordDict:
+        """Return what a node has answered, or raise ValueError with the reason why nothing."""
+        if node_id in self.failures:
+            raise ValueError(self.failures[node_id])
+        return self.contents[node_id]
+
 
 def marked(content: RecordDict, phase: Phase, values: Mapping[str, Any]) -> RecordDict:
     """Return a message's content with the library's marker added; the records are shared."""

@@ -10,17 +10,15 @@ own is held.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from logging import INFO
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common import log
 
 from .. import timeouts
-from ..grids.exchange import content_bytes, exchange, sort_replies
+from ..grids.exchange import exchange, sort_replies
 from ..options import SelectionOptions
 from ..record import RoundRecord
-from ..rule import SelectionRule, Summary
 from .open_round import OpenRound
 from .pre_round import PreRound
 from .selector import Selector
@@ -32,63 +30,50 @@ _OTHER_CLIENTS = "other clients take part than were asked"
 _ROUND = "server-round"
 
 
-@dataclass
-class _Ahead:
-    """A pre-round that is under way before its round."""
-
-    record: RoundRecord  # of the round to come: who was asked, who answered, bytes
-    pre_round: PreRound
-    content: RecordDict  # of the training message that was guessed
-    candidates: Mapping[str, int]
-    messages: list[Message]
-    summaries: Mapping[str, Summary] = field(default_factory=dict)
-
-
 class Asking:
     """Asks clients for what a rule wants to know of them."""
 
-    def __init__(self, rule: SelectionRule, selector: Selector, options: SelectionOptions) -> None:
-        candidates = getattr(rule, "num_candidates", None)
+    def __init__(self, selector: Selector, options: SelectionOptions) -> None:
+        candidates = getattr(selector.rule, "num_candidates", None)
         if candidates is not None and candidates < options.min_summaries:
             raise ValueError(
                 f"min_summaries is {options.min_summaries}, but only {candidates} candidates are "
                 "asked: no round could be enough"
             )
-        self._rule = rule
         self._selector = selector
         self._options = options
         self.last_round = 0  # of the run: without it, nobody is asked ahead
         self._sent: tuple[Message, ArrayRecord] | None = None  # to guess the next message from
-        self._ahead: _Ahead | None = None
+        self._ahead: PreRound | None = None
         self._misfits = 0  # in a row
         self._next_try = 0  # round
         self._told = False
 
-    def pre_round(self, arrays: ArrayRecord) -> PreRound | None:
-        """Return what a model's pre-round asks for; None if the rule asks for nothing."""
-        if self._rule.request is None:
+    def pre_round(self, number: int, arrays: ArrayRecord) -> PreRound | None:
+        """Return a round's pre-round, which is still to be held; None if the rule has none."""
+        request = self._selector.rule.request
+        if request is None:
             return None
-        return PreRound.for_model(self._rule.request, arrays, self._options)
+        return PreRound.for_model(number, request, arrays, self._options)
 
     def ask(self, round: OpenRound, template: Message) -> None:
         """Take the summaries that came with the last evaluation, if they fit, or ask for them."""
         assert round.pre_round is not None
-        record, candidates = round.record, round.nodes(round.plan.candidates)
+        candidates, record = round.nodes(round.plan.candidates), round.record
         ahead, self._ahead = self._ahead, None
-        misfit = None if ahead is None else self._misfit(ahead, round, template)
+        misfit = None if ahead is None else self._misfit(ahead, round.number, candidates, template)
         if ahead is not None and misfit is None:
-            self._misfits, record.pre_round = 0, "ahead"
-            round.pre_round, round.summaries = ahead.pre_round, ahead.summaries
-            _add_costs(ahead.record, record)
+            self._misfits, record.pre_round, record.seconds["pre-round"] = 0, "ahead", 0.0
+            round.pre_round = ahead
         else:
             record.pre_round = "own"
             if ahead is not None and misfit is not None:
                 self._note_misfit(ahead, misfit, record)
             with round.timed("pre-round"):
-                messages = round.pre_round.messages(template, candidates, round.number)
-                replies = exchange(round.grid, messages, round.pre_round.timeout)
-                record.bytes_down["pre-round"] = _bytes(messages)
-                round.summaries = round.pre_round.read(replies, candidates, record)
+                messages = round.pre_round.ask(template, candidates)
+                replies = exchange(round.grid, messages, self._options.summary_timeout)
+                round.pre_round.read(replies)
+        round.pre_round.note(record)
         self._sent = template, round.arrays
 
     def ask_ahead(self, round: OpenRound, arrays: ArrayRecord) -> list[Message]:
@@ -97,56 +82,49 @@ class Asking:
         may_ask = self._next_try <= number <= self.last_round and self._options.ride_along
         if self._sent is None or not may_ask:
             return []
-        pre_round = self.pre_round(arrays)
-        plan = self._selector.plan(number, list(round.clients))
-        if pre_round is None or not plan.candidates:
-            return []
+        ahead = self.pre_round(number, arrays)
+        candidates = round.nodes(self._selector.plan(number, list(round.clients)).candidates)
         template, before = self._sent
         content = _guess_next_content(template.content, before, arrays)
-        if content is None:
+        if ahead is None or not candidates or content is None:
             return []
-        candidates = round.nodes(plan.candidates)
-        guessed = Message(content, 0, template.metadata.message_type)
-        messages = pre_round.messages(guessed, candidates, number)
-        self._ahead = _Ahead(RoundRecord(number), pre_round, content, candidates, messages)
-        return messages
+        self._ahead = ahead
+        return ahead.ask(Message(content, 0, template.metadata.message_type), candidates)
 
     def take_answers(self, replies: Iterable[Message]) -> list[Message]:
         """Take the answers out of the replies to an evaluation, and return the others."""
-        ahead = self._ahead
-        if ahead is None:
+        if self._ahead is None:
             return list(replies)
-        own = {message.metadata.message_id for message in ahead.messages}
+        own = {message.metadata.message_id for message in self._ahead.messages}
         mine: list[Message] = []
         others: list[Message] = []
         for reply in replies:
             (mine if reply.metadata.reply_to_message_id in own else others).append(reply)
-        answers = sort_replies(ahead.messages, mine, "no reply in time")
-        ahead.summaries = ahead.pre_round.read(answers, ahead.candidates, ahead.record)
-        ahead.record.bytes_down["pre-round"] = _bytes(ahead.messages)
+        self._ahead.read(sort_replies(self._ahead.messages, mine, "no reply in time"))
         return others
 
-    def _misfit(self, ahead: _Ahead, round: OpenRound, template: Message) -> str | None:
+    def _misfit(
+        self, ahead: PreRound, number: int, candidates: Mapping[str, int], template: Message
+    ) -> str | None:
         """Return why answers are of no use to the round that has come, or None if they are."""
-        candidates = round.nodes(round.plan.candidates)
-        if round.number != ahead.record.round or candidates != dict(ahead.candidates):
+        if number != ahead.number or candidates != ahead.candidates:
             return _OTHER_CLIENTS
         if template.content != ahead.content:
             return "the base strategy sends another message than was expected"
-        wanted = min(self._rule.num_selected, len(candidates))
+        wanted = min(self._selector.rule.num_selected, len(candidates))
         if len(ahead.summaries) < max(self._options.min_summaries, wanted):
             return f"only {len(ahead.summaries)} answered"
         return None
 
-    def _note_misfit(self, ahead: _Ahead, misfit: str, record: RoundRecord) -> None:
+    def _note_misfit(self, ahead: PreRound, misfit: str, record: RoundRecord) -> None:
         """Note what was asked in vain.
 
         A base strategy whose next message cannot be guessed has clients train in vain, so the more
         misfits there were in a row, the later is the next guess.
         """
         record.pre_round = f"own: {misfit}"
-        record.bytes_down["pre-round unused"] = ahead.record.bytes_down["pre-round"]
-        record.bytes_up["pre-round unused"] = ahead.record.bytes_up["pre-round"]
+        record.bytes_down["pre-round unused"] = ahead.bytes_down
+        record.bytes_up["pre-round unused"] = ahead.bytes_up
         if misfit == _OTHER_CLIENTS:
             return
         self._misfits += 1
@@ -179,17 +157,3 @@ def _guess_next_content(
         else:
             following[name] = record
     return following
-
-
-def _add_costs(ahead: RoundRecord, record: RoundRecord) -> None:
-    """Put what a pre-round noted before its round into the record of that round."""
-    record.asked, record.answered = ahead.asked, ahead.answered
-    record.rejected |= ahead.rejected
-    record.notes += ahead.notes
-    record.bytes_down |= ahead.bytes_down
-    record.bytes_up |= ahead.bytes_up
-    record.seconds["pre-round"] = 0.0
-
-
-def _bytes(messages: Iterable[Message]) -> int:
-    return sum(content_bytes(message.content) for message in messages)

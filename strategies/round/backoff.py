@@ -1,6 +1,8 @@
 """Back-off: a client that failed steps back behind the others, for longer each time."""
 
 from collections.abc import Collection, Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
 from typing import Any
 
 from .. import timeouts
@@ -8,6 +10,7 @@ from .. import timeouts
 __all__ = ["Backoff"]
 
 
+@dataclass
 class Backoff:
     """Holds clients back that failed, for 1, 2, 4, ... rounds, at most 16.
 
@@ -21,27 +24,26 @@ class Backoff:
     and longer all the same.
     """
 
-    def __init__(self) -> None:
-        self._failures: dict[str, dict[str, int]] = {}  # of each client, by phase
-        self._rounds_left: dict[str, int] = {}
-        self._failed_in: dict[str, int] = {}
-        self._without_examples: list[str] = []
-        self._after_empty = False
+    failures: dict[str, dict[str, int]] = field(default_factory=dict)  # of each client, by phase
+    rounds_left: dict[str, int] = field(default_factory=dict)
+    failed_in: dict[str, int] = field(default_factory=dict)
+    without_examples: list[str] = field(default_factory=list)
+    after_empty: bool = False
 
     def holds_back(self, clients: Iterable[str]) -> list[str]:
         """Return which of these clients step back, those that failed longest ago first."""
         held = [
             client
             for client in clients
-            if client in self._failures and (self._after_empty or self._rounds_left[client] > 0)
+            if client in self.failures and (self.after_empty or self.rounds_left[client] > 0)
         ]
-        return sorted(held, key=lambda client: self._failed_in[client])  # stable
+        return sorted(held, key=lambda client: self.failed_in[client])  # stable
 
     def note_without_examples(self, clients: Iterable[str], round: int) -> None:
         """Take it for a failure that a client says to have no example; once, however often said."""
         for client in clients:
-            if client not in self._without_examples:
-                self._without_examples.append(client)
+            if client not in self.without_examples:
+                self.without_examples.append(client)
                 self._note_failure(client, "training", round - 1)
 
     def end_round(
@@ -55,41 +57,31 @@ class Backoff:
 
         After an empty one, in which no update was used, nobody's rest gets shorter.
         """
-        self._after_empty = empty
-        if not self._after_empty:
-            self._rounds_left = {c: max(0, left - 1) for c, left in self._rounds_left.items()}
+        self.after_empty = empty
+        if not self.after_empty:
+            self.rounds_left = {c: max(0, left - 1) for c, left in self.rounds_left.items()}
         for phase, clients in tried.items():
             for client in clients:
                 if client in succeeded["training"]:
-                    self._failures.pop(client, None)
+                    self.failures.pop(client, None)
                 elif client in succeeded[phase]:
-                    self._failures.get(client, {}).pop(phase, None)
+                    self.failures.get(client, {}).pop(phase, None)
                 else:
                     self._note_failure(client, phase, round)
-                if not self._failures.get(client):
-                    for counts in (self._failures, self._rounds_left, self._failed_in):
+                if not self.failures.get(client):
+                    for counts in (self.failures, self.rounds_left, self.failed_in):
                         counts.pop(client, None)
 
     def _note_failure(self, client: str, phase: str, round: int) -> None:
-        phases = self._failures.setdefault(client, {})
+        phases = self.failures.setdefault(client, {})
         phases[phase] = phases.get(phase, 0) + 1
-        self._rounds_left[client] = timeouts.rounds_of_rest(max(phases.values()))
-        self._failed_in[client] = round
+        self.rounds_left[client] = timeouts.rounds_of_rest(max(phases.values()))
+        self.failed_in[client] = round
 
     def state(self) -> dict[str, Any]:
         """Return who failed how often, as JSON values."""
-        return {
-            "failures": {client: dict(phases) for client, phases in self._failures.items()},
-            "rounds-left": dict(self._rounds_left),
-            "failed-in": dict(self._failed_in),
-            "without-examples": list(self._without_examples),
-            "after-empty": self._after_empty,
-        }
+        return deepcopy(vars(self))
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up what `state` returned."""
-        self._failures = {client: dict(phases) for client, phases in state["failures"].items()}
-        self._rounds_left = dict(state["rounds-left"])
-        self._failed_in = dict(state["failed-in"])
-        self._without_examples = list(state["without-examples"])
-        self._after_empty = state["after-empty"]
+        vars(self).update(deepcopy(dict(state)))

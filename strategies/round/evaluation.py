@@ -74,18 +74,12 @@ class Evaluation:
             return self._base.aggregate_evaluate(round.number, list(sound.values()))
 
     def _in_order(self, round: OpenRound, replies: Iterable[Message]) -> dict[str, Message]:
-        """Return the first reply of each client to these messages, in the order of clients."""
-        key_of = {node_id: client for client, node_id in round.clients.items()}
-        client_of = {  # only now, for a message has no id before it is sent
-            message.metadata.message_id: key_of.get(
-                message.metadata.dst_node_id, f"node {message.metadata.dst_node_id}"
-            )
-            for message in self._sent
+        """Return the reply of each client to these messages, in the order of clients."""
+        first = {reply.metadata.reply_to_message_id: reply for reply in reversed(list(replies))}
+        # Only now, for a message has no id before it is sent.
+        sent = {m.metadata.dst_node_id: m.metadata.message_id for m in self._sent}
+        return {
+            client: first[sent[node_id]]
+            for client, node_id in round.clients.items()
+            if sent.get(node_id) in first
         }
-        found: dict[str, Message] = {}
-        for reply in replies:
-            client = client_of.get(reply.metadata.reply_to_message_id)
-            if client is not None:
-                found.setdefault(client, reply)
-        known = {client: found.pop(client) for client in round.clients if client in found}
-        return known | found

@@ -1,7 +1,7 @@
 """A round that is under way: what each phase finds, and what it leaves for the next."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 
 from ..record import RoundRecord
 from ..replies.model import Model
-from ..rule import Round, Summary
+from ..rule import Metrics, Round, Summary
 from .pre_round import PreRound
 
 __all__ = ["OpenRound", "Plan"]
@@ -58,19 +58,28 @@ class OpenRound:
     clients: dict[str, int] = field(default_factory=dict)
     # The base strategy's training messages, made once a round.
     configured: list[Message] = field(default_factory=list)
-    # Planned and asked; who is chosen is in the record.
+    # Planned; who is asked and chosen is in the record.
     plan: Plan = field(init=False)
-    summaries: Mapping[str, Summary] = field(default_factory=dict)
     # Sent to each chosen client; in full, if it has lost the update that it kept.
     sent: dict[str, Message] = field(default_factory=dict)
     whole: dict[str, Message] = field(default_factory=dict)
     sent_at: float = 0.0
+    # What came of the training: clients whose update was as it should be, the numbers that came
+    # with those that are in the new model, and clients whose sketch is not that of their update.
     trained: bool = False
+    sound: Collection[str] = ()
+    used: Mapping[str, Metrics] = field(default_factory=dict)
+    liars: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def number(self) -> int:
         """The round, from 1."""
         return self.record.round
+
+    @property
+    def summaries(self) -> Mapping[str, Summary]:
+        """What came of the pre-round, by client."""
+        return {} if self.pre_round is None else self.pre_round.summaries
 
     def nodes(self, clients: Iterable[str]) -> dict[str, int]:
         """Return the node ids of some clients, by key."""

@@ -2,7 +2,7 @@
 
 import math
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from logging import INFO
 
@@ -12,7 +12,7 @@ from flwr.common import log
 
 from pncs_flower.protocol import SUMMARIZE, TICKET, SummaryRequest
 
-from ..grids.exchange import Replies, marked, message_like, shortened
+from ..grids.exchange import Replies, content_bytes, marked, message_like, shortened
 from ..options import SelectionOptions
 from ..record import RoundRecord
 from ..replies.summaries import SummaryDecoder, decode_loss
@@ -22,24 +22,29 @@ __all__ = ["PreRound"]
 _NAMED = 5  # clients in a note
 
 
-@dataclass(frozen=True)
+@dataclass
 class PreRound:
-    """What is asked for, and how an answer is read."""
+    """A round's pre-round, which may be under way before its round."""
 
+    number: int
     request: SummaryRequest  # a sketch by share of an update is fitted to the model
     decode: Callable[[RecordDict], dict[str, np.ndarray]]
-    seed: int
-    timeout: float
+    options: SelectionOptions
     # Names this pre-round and no other, also not one of the same round whose answers are of no
     # use. Drawn by the system: nothing is computed from it.
     ticket: str = field(default_factory=lambda: secrets.token_hex(8))
+    candidates: dict[str, int] = field(default_factory=dict)  # node ids by key
+    content: RecordDict = field(default_factory=RecordDict)  # of the base's training message
+    messages: list[Message] = field(default_factory=list)
+    summaries: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    rejected: dict[str, str] = field(default_factory=dict)
+    bytes_up: int = 0
 
     @classmethod
     def for_model(
-        cls, request: SummaryRequest, arrays: ArrayRecord, options: SelectionOptions
+        cls, number: int, request: SummaryRequest, arrays: ArrayRecord, options: SelectionOptions
     ) -> "PreRound":
         """Return the pre-round for a model, or raise ValueError if it cannot be held with it."""
-        seed, timeout, max_bytes = options.seed, options.summary_timeout, options.max_summary_bytes
         if request.kind == "loss":
             if not any(math.prod(array.shape) for array in arrays.values()):
                 raise ValueError(
@@ -48,62 +53,75 @@ class PreRound:
                     "such as a first tree, or use a rule that asks for nothing, such as "
                     "PowerOfChoice(..., variant='rpow-d') or UniformSelection"
                 )
-            return cls(request, decode_loss, seed, timeout)
+            return cls(number, request, decode_loss, options)
         decoder = SummaryDecoder.for_model(request, arrays)
-        if max_bytes is not None and decoder.num_bytes > max_bytes:
+        most = options.max_summary_bytes
+        if most is not None and decoder.num_bytes > most:
             raise ValueError(
                 f"a summary with sketch {request.sketch!r} of {len(decoder.sizes)} layers takes "
-                f"{decoder.num_bytes} bytes, but max_summary_bytes is {max_bytes}: use a sketch "
+                f"{decoder.num_bytes} bytes, but max_summary_bytes is {most}: use a sketch "
                 "of fewer or smaller numbers (a ':SIZE' or '@int8', where the rule takes one), or "
                 "fewer layers"
             )
-        return cls(replace(request, sketch=decoder.sketch.spec), decoder.decode, seed, timeout)
+        fitted = replace(request, sketch=decoder.sketch.spec)
+        return cls(number, fitted, decoder.decode, options)
 
     @property
     def keeps_update(self) -> bool:
         """Whether those that answer have trained, and keep the update."""
         return self.request.kind == "update"
 
-    def messages(
-        self, template: Message, candidates: Mapping[str, int], number: int
-    ) -> list[Message]:
+    @property
+    def bytes_down(self) -> int:
+        """Bytes of the requests."""
+        return sum(content_bytes(message.content) for message in self.messages)
+
+    def ask(self, template: Message, candidates: dict[str, int]) -> list[Message]:
         """Return the request to each candidate, made of the base strategy's training message."""
+        self.content, self.candidates = template.content, candidates
         marker = {
-            "round": number,
-            "seed": self.seed,
+            "round": self.number,
+            "seed": self.options.seed,
             TICKET: self.ticket,
             **self.request.to_config(),
         }
         content = marked(template.content, SUMMARIZE, marker)
-        return [
-            message_like(
-                template,
-                node_id,
-                content,
-                ttl=self.timeout,
-                # The app's evaluate function knows the loss; only such a message reaches it.
-                message_type=MessageType.EVALUATE if self.request.kind == "loss" else None,
-            )
+        # The app's evaluate function knows the loss; only such a message reaches it.
+        kind = MessageType.EVALUATE if self.request.kind == "loss" else None
+        self.messages = [
+            message_like(template, node_id, content, self.options.summary_timeout, kind)
             for node_id in candidates.values()
         ]
+        return self.messages
 
-    def read(
-        self, replies: Replies, candidates: Mapping[str, int], record: RoundRecord
-    ) -> dict[str, dict[str, np.ndarray]]:
-        """Return the summaries that can be used; the record takes who was asked and the rest."""
-        summaries: dict[str, dict[str, np.ndarray]] = {}
-        for client, node_id in candidates.items():
+    def read(self, replies: Replies) -> None:
+        """Take the summaries that can be used."""
+        self.bytes_up = replies.bytes_up
+        for client, node_id in self.candidates.items():
             try:
-                if node_id in replies.failures:
-                    raise ValueError(replies.failures[node_id])
-                summaries[client] = self.decode(replies.contents[node_id])
-                for values in summaries[client].values():
-                    values.flags.writeable = False  # a rule and the check of sketches share them
+                summary = self.decode(replies.content_of(node_id))
             except ValueError as error:
                 reason = shortened(str(error))
-                record.rejected[client] = f"pre-round: {reason}"
+                self.rejected[client] = f"pre-round: {reason}"
                 log(INFO, "Summary of client %s is not used: %s", client, reason)
-        zeros = [client for client, summary in summaries.items() if not _any(summary)]
+            else:
+                for values in summary.values():
+                    values.flags.writeable = False  # a rule and the check of sketches share them
+                self.summaries[client] = summary
+
+    def note(self, record: RoundRecord) -> None:
+        """Put into a round's record who was asked, what came of it and what it cost."""
+        record.asked, record.answered = list(self.candidates), list(self.summaries)
+        record.rejected |= self.rejected
+        record.bytes_down["pre-round"], record.bytes_up["pre-round"] = (
+            self.bytes_down,
+            self.bytes_up,
+        )
+        zeros = [
+            client
+            for client, summary in self.summaries.items()
+            if not any(values.any() for values in summary.values())
+        ]
         if zeros:
             more = f" and {len(zeros) - _NAMED} others" if len(zeros) > _NAMED else ""
             record.notes.append(
@@ -111,10 +129,3 @@ class PreRound:
                 "nothing of its data: did it train, and are these layers trained under this name "
                 "(tied weights have two)?"
             )
-        record.asked, record.answered = list(candidates), list(summaries)
-        record.bytes_up["pre-round"] = replies.bytes_up
-        return summaries
-
-
-def _any(summary: Mapping[str, np.ndarray]) -> bool:
-    return any(values.any() for values in summary.values())

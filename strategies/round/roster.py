@@ -81,9 +81,7 @@ class Roster:
             self.final.add(node_id)
             return self._hint(replies.failures[node_id])
         try:
-            if node_id in replies.failures:
-                raise ValueError(replies.failures[node_id])
-            client = read_introduction(replies.contents[node_id], self.options.max_weight)
+            client = read_introduction(replies.content_of(node_id), self.options.max_weight)
         except NoModError as error:
             self.final.add(node_id)
             return f"{_NO_MOD} {error}"

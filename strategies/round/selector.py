@@ -3,7 +3,8 @@
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from copy import copy
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from logging import WARNING
 from typing import Any
@@ -31,21 +32,19 @@ def choose(
     history: Sequence[RoundRecord],
 ) -> Choice:
     """Choose among the clients whose summaries came; by waiting time where too few came."""
-    plan, rule, record = round.plan, selector.rule, round.record
+    plan, record = round.plan, round.record
     with round.timed("selection"):
-        asked = set(plan.candidates)
-        offered = [client for client in plan.now.available if client in round.summaries]
-        if rule.chooses_unasked:
-            offered += [client for client in plan.now.available if client not in asked]
-        if asked and len(offered) < options.min_summaries:
+        answered = len(selector.offered(plan, round.summaries))
+        if plan.candidates and answered < options.min_summaries:
+            choice = _without_summaries(round, answered, options, history)
             selector.note_asked(plan)
-            choice = _without_summaries(round, len(offered), options, history)
         else:
             choice = selector.choose(plan, round.summaries)
-            if len(choice.clients) < rule.num_selected:
+            if len(choice.clients) < selector.rule.num_selected:
                 record.notes.append(
-                    f"of the {len(asked)} clients asked, {len(offered)} answered and may "
-                    f"be chosen, so {len(choice.clients)} are in place of {rule.num_selected}"
+                    f"of the {len(plan.candidates)} clients asked, {answered} answered and may "
+                    f"be chosen, so {len(choice.clients)} are in place of "
+                    f"{selector.rule.num_selected}"
                 )
     record.chosen = list(choice.clients)
     record.chosen_by_layer = {
@@ -76,23 +75,29 @@ def _without_summaries(
     return Choice(tuple(sorted(order[: now.num_selected], key=client_order)))
 
 
+@dataclass
+class _Memory:
+    """What later choices depend on, beside the queue and who has failed."""
+
+    rule: RuleState
+    last_chosen: dict[str, int] = field(default_factory=dict)
+    last_asked: dict[str, int] = field(default_factory=dict)
+    num_examples: dict[str, float] = field(default_factory=dict)  # as they came with updates
+    # What clients only say of their size, and those that said it and then did not deliver.
+    said: dict[str, float] = field(default_factory=dict)
+    doubted: list[str] = field(default_factory=list)
+
+
 class Selector:
     """A selection rule with an Age-of-Update queue in front, and what both remember."""
 
     def __init__(self, rule: SelectionRule, queue_length: int, seed: int) -> None:
         self.rule = rule
         self._seed = seed
-        self._queue_length = queue_length
         self._told = False
         self._queue = AgeOfUpdateQueue(queue_length, rule.num_selected)
         self._backoff = Backoff()
-        self._state: RuleState = rule.initial_state()
-        self._num_examples: dict[str, float] = {}
-        # What clients only say of their size, and those that said it and then did not deliver.
-        self._said: dict[str, float] = {}
-        self._doubted: set[str] = set()
-        self._last_chosen: dict[str, int] = {}
-        self._last_asked: dict[str, int] = {}
+        self._memory = _Memory(rule.initial_state())
 
     def open(self, round: OpenRound, roster: Roster) -> None:
         """Plan a round for the clients on the roster."""
@@ -106,23 +111,30 @@ class Selector:
         if not round.plan.candidates:
             round.pre_round = None  # a rule may ask in some rounds only
 
-    def close(self, round: OpenRound, used: Mapping[str, Metrics], sound: Collection[str]) -> None:
+    def close(self, round: OpenRound) -> None:
         """Take note of what came of a round in which somebody was chosen."""
-        record = round.record
-        if record.chosen:
-            self.observe(round.plan, record.chosen, used)
-            self.end_round(round.plan, record.answered, round.sent, sound, not record.delivered)
+        record, memory = round.record, self._memory
+        if not record.chosen:
+            return
+        self.observe(round.plan, record.chosen, round.used)
+        memory.doubted = sorted({*memory.doubted, *round.sent}.difference(round.sound))
+        self._backoff.end_round(
+            round.number,
+            {"pre-round": round.plan.candidates, "training": round.sent},
+            {"pre-round": record.answered, "training": round.sound},
+            empty=not record.delivered or not round.sound,
+        )
 
     def _tell_what_has_no_effect(self, number: int, num_clients: int) -> None:
         """Log, once a run, that there is nothing to choose or that nobody ever rests."""
-        num_selected, queue_length = self.rule.num_selected, self._queue_length
-        if number == 1 and 0 < queue_length < num_selected:
+        num_selected, length = self.rule.num_selected, self._queue.length
+        if number == 1 and 0 < length < num_selected:
             log(
                 WARNING,
                 "queue_length is %d and num_selected is %d: a client rests for queue_length / "
                 "num_selected rounds, which is less than one, so nobody ever rests. For two rounds "
                 "of rest use queue_length=%d",
-                *(queue_length, num_selected, 2 * num_selected),
+                *(length, num_selected, 2 * num_selected),
             )
         if num_clients <= num_selected and not self._told:
             self._told = True
@@ -139,165 +151,127 @@ class Selector:
 
         The word of a client that was to deliver and did not counts for nothing until it does.
         """
-        self._said |= num_examples
+        self._memory.said |= num_examples
 
     def plan(self, number: int, clients: Sequence[str]) -> Plan:
         """Plan a round for the clients that take part."""
+        memory = self._memory
         ordered = sorted(clients, key=client_order)
         failed = self._backoff.holds_back(ordered)
         cooling = set(ordered).difference(self._queue.available(ordered, number))
         free = set(ordered).difference(cooling, failed)
-        # By their last turn, not by their last update: a client that failed has had its turn.
-        turn = self._last_chosen
         missing = max(0, self.rule.num_selected - len(free))
         held = [client for client in ordered if client in cooling and client not in failed]
         released = self._queue.longest_waiting(held, missing)
         returned = failed[: missing - len(released)]
         may = free.union(released, returned)
-        available = sorted((c for c in ordered if c in may), key=lambda c: turn.get(c, 0))
+        # By their last turn, not by their last update: a client that failed has had its turn.
+        turns = {client: memory.last_chosen.get(client, 0) for client in ordered if client in may}
+        available = sorted(turns, key=turns.__getitem__)
+        said = {c: size for c, size in memory.said.items() if c not in memory.doubted}
         now = Round(
             number=number,
             seed=self._seed,
             num_selected=self.rule.num_selected,
             available=tuple(available),
-            last_rounds={client: turn.get(client, 0) for client in available},
-            num_examples={
-                **{c: size for c, size in self._said.items() if c not in self._doubted},
-                **self._num_examples,
-            },
+            last_rounds={client: turns[client] for client in available},
+            num_examples={**said, **memory.num_examples},
             clients=tuple(ordered),
-            last_asked=dict(self._last_asked),
+            last_asked=dict(memory.last_asked),
         )
         backing_off = tuple(client for client in ordered if client in failed and client not in may)
-        asked: tuple[str, ...] = ()
-        if self.rule.request:
-            others = tuple(client for client in ordered if client not in backing_off)
-            asked = self._candidates(replace(now, clients=others))
         return Plan(
             now=now,
-            candidates=asked,
+            candidates=self._candidates(now, backing_off) if self.rule.request else (),
             cooling=tuple(client for client in ordered if client in cooling and client not in may),
             released=tuple(released),
             backing_off=backing_off,
             returned=tuple(returned),
         )
 
+    def _candidates(self, now: Round, backing_off: Collection[str]) -> tuple[str, ...]:
+        """Have the rule say whom to ask of those that do not step back."""
+        clients = tuple(client for client in now.clients if client not in backing_off)
+        with self._named("candidates", now):
+            asked = tuple(self.rule.candidates(self._memory.rule, replace(now, clients=clients)))
+        if len(set(asked)) < len(asked) or not set(asked) <= set(clients):
+            raise ValueError(
+                f"the rule {self.rule} asks {list(asked)} in round {now.number}, but must ask "
+                f"different clients of {list(clients)}"
+            )
+        return asked
+
     def note_asked(self, plan: Plan) -> None:
         """Note whom the round has asked, whether or not they answered; `choose` does it too."""
-        self._last_asked |= dict.fromkeys(plan.candidates, plan.now.number)
+        self._memory.last_asked |= dict.fromkeys(plan.candidates, plan.now.number)
+
+    def offered(self, plan: Plan, answered: Collection[str]) -> tuple[str, ...]:
+        """Return who can be chosen: of those asked, if any were, only who answered."""
+        asked = set(plan.candidates)
+        return tuple(
+            client
+            for client in plan.now.available
+            if not asked
+            or client in answered
+            or (client not in asked and self.rule.chooses_unasked)
+        )
 
     def choose(self, plan: Plan, summaries: Mapping[str, Summary]) -> Choice:
         """Have the rule choose, among those that answered if any were asked."""
         self.note_asked(plan)
-        asked = set(plan.candidates)
-        offered = tuple(
-            client
-            for client in plan.now.available
-            if not asked
-            or client in summaries
-            or (client not in asked and self.rule.chooses_unasked)
-        )
-        now = replace(
-            plan.now,
-            available=offered,
-            num_selected=min(plan.now.num_selected, len(offered)),
-            asked=plan.candidates,
-        )
+        offered = self.offered(plan, summaries)
+        number = min(plan.now.num_selected, len(offered))
+        now = replace(plan.now, available=offered, num_selected=number, asked=plan.candidates)
         order = (*offered, *sorted(summaries.keys() - set(offered), key=client_order))
         answers = {client: summaries[client] for client in order if client in summaries}
         with self._named("select", now):
-            choice = self.rule.select(self._state, now, answers)
+            choice = self.rule.select(self._memory.rule, now, answers)
         if not isinstance(choice, Choice):
             raise TypeError(f"select of the rule {self.rule} returned {choice!r}, want a Choice")
         for chosen in choice.by_layer.values() if choice.by_layer else (choice.clients,):
             clients = set(chosen)
-            if len(chosen) != now.num_selected or not clients <= set(offered):
+            if not len(chosen) == len(clients) == number or not clients <= set(offered):
                 raise ValueError(
                     f"the rule {self.rule} chose {list(chosen)} in round {now.number}, but must "
-                    f"choose {now.num_selected} different clients of {list(offered)}"
+                    f"choose {number} different clients of {list(offered)}"
                 )
-            if len(clients) != len(chosen):
-                raise ValueError(f"the rule {self.rule} chose a client twice: {list(chosen)}")
-        clients = {*choice.clients, *chain.from_iterable(choice.by_layer.values())}
         if choice.state is not None:
-            self._state = self._checked_state(choice.state, "select")
-        similarity = choice.mean_similarity
+            self._memory.rule = self._checked_state(choice.state, "select")
+        similarity, optimal = choice.mean_similarity, choice.optimal
         if similarity is not None and not math.isfinite(similarity):
             raise ValueError(
                 f"the rule {self.rule} gave the mean_similarity {similarity} in round "
                 f"{now.number}, but it must be finite, or None"
             )
+        clients = {*choice.clients, *chain.from_iterable(choice.by_layer.values())}
         return replace(
             choice,
             clients=tuple(sorted(clients, key=client_order)),
             mean_similarity=None if similarity is None else float(similarity),
-            optimal=None if choice.optimal is None else bool(choice.optimal),
+            optimal=None if optimal is None else bool(optimal),
         )
 
     def observe(self, plan: Plan, chosen: Iterable[str], delivered: Mapping[str, Metrics]) -> None:
         """Take note of who was chosen, and of those whose update was used: only they cool down."""
-        self._last_chosen |= dict.fromkeys(chosen, plan.now.number)
+        memory = self._memory
+        memory.last_chosen |= dict.fromkeys(chosen, plan.now.number)
         self._queue.push(delivered, plan.now.number)
-        self._num_examples |= {
-            client: metrics[NUM_EXAMPLES]
-            for client, metrics in delivered.items()
-            if metrics.get(NUM_EXAMPLES, 0) > 0
-        }
+        sizes = {client: metrics.get(NUM_EXAMPLES, 0) for client, metrics in delivered.items()}
+        memory.num_examples |= {client: size for client, size in sizes.items() if size > 0}
         with self._named("observe", plan.now):
-            state = self.rule.observe(self._state, plan.now, delivered)
-        self._state = self._checked_state(state, "observe")
-
-    def end_round(
-        self,
-        plan: Plan,
-        answered: Collection[str],
-        trained: Collection[str],
-        sound: Collection[str],
-        empty: bool,
-    ) -> None:
-        """Take note of who failed in which phase, and steps back from now on."""
-        self._doubted |= set(trained).difference(sound)
-        self._doubted -= set(sound)
-        self._backoff.end_round(
-            plan.now.number,
-            {"pre-round": plan.candidates, "training": trained},
-            {"pre-round": answered, "training": sound},
-            empty or not sound,
-        )
+            state = self.rule.observe(memory.rule, plan.now, delivered)
+        memory.rule = self._checked_state(state, "observe")
 
     def state(self) -> dict[str, Any]:
         """Return all that later choices depend on."""
-        return {
-            "queue": self._queue.state(),
-            "backoff": self._backoff.state(),
-            "num-examples": dict(self._num_examples),
-            "num-examples-said": dict(self._said),
-            "num-examples-doubted": sorted(self._doubted),
-            "rule": dict(self._state),
-            "last-chosen": dict(self._last_chosen),
-            "last-asked": dict(self._last_asked),
-        }
+        memory = {name: copy(value) for name, value in vars(self._memory).items()}
+        return {"queue": self._queue.state(), "backoff": self._backoff.state(), **memory}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up what `state` returned."""
         self._queue.restore(state["queue"])
         self._backoff.restore(state["backoff"])
-        self._num_examples = dict(state["num-examples"])
-        self._said = dict(state["num-examples-said"])
-        self._doubted = set(state["num-examples-doubted"])
-        self._state = dict(state["rule"])
-        self._last_chosen = dict(state["last-chosen"])
-        self._last_asked = dict(state["last-asked"])
-
-    def _candidates(self, now: Round) -> tuple[str, ...]:
-        with self._named("candidates", now):
-            asked = tuple(self.rule.candidates(self._state, now))
-        if len(set(asked)) < len(asked) or not set(asked) <= set(now.clients):
-            raise ValueError(
-                f"the rule {self.rule} asks {list(asked)} in round {now.number}, but must ask "
-                f"different clients of {list(now.clients)}"
-            )
-        return asked
+        self._memory = _Memory(**{name: copy(state[name]) for name in vars(self._memory)})
 
     def _checked_state(self, state: RuleState, function: str) -> RuleState:
         if not isinstance(state, Mapping):

@@ -189,7 +189,7 @@ def test_chosen_but_not_delivered_does_not_cool_down():
 
 @pytest.mark.parametrize(
     ("clients", "problem"),
-    [(("0",), "must choose 2"), (("0", "9"), "different clients"), (("0", "0"), "twice")],
+    [(("0",), "must choose 2"), (("0", "9"), "different clients"), (("0", "0"), "2 different")],
 )
 def test_rule_that_chooses_wrongly_is_named(clients, problem):
     class Wrong(SelectionRule):
