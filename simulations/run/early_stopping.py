@@ -1,9 +1,12 @@
-"""Early stopping: a run ends after some rounds in a row without a better accuracy."""
+"""Which rounds count: the best, the last, and the one after which a run is stopped early."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["after_the_stop", "best_round", "stop_note", "stopped_after"]
+__all__ = ["LAST", "after_the_stop", "best_round", "is_stopped", "stop_note", "stopped_after"]
+
+LAST = 5
+"""The converged accuracy is the mean over so many last rounds."""
 
 _NOTE = "stopped early: no better accuracy for"
 
@@ -22,22 +25,21 @@ def stop_note(accuracies: Sequence[float], patience: int) -> str | None:
     return f"{_NOTE} {waited} rounds; the best was {accuracies[best]:.3f}, after round {best}"
 
 
+def is_stopped(notes: Iterable[str]) -> bool:
+    """Tell from the notes of a round whether the run was stopped early after it."""
+    return any(note.startswith(_NOTE) for note in notes)
+
+
 def stopped_after(rows: Sequence[Mapping[str, Any]]) -> int | None:
     """Return the round after which a run was stopped early, from its rounds; None if it was not."""
-    notes = rows[-1]["notes"] if rows else ()
-    return int(rows[-1]["round"]) if any(note.startswith(_NOTE) for note in notes) else None
+    return int(rows[-1]["round"]) if rows and is_stopped(rows[-1]["notes"]) else None
 
 
 def after_the_stop(rows: Sequence[Mapping[str, Any]], num_rounds: int) -> list[dict[str, Any]]:
     """Return the rounds of a stopped run as if it had gone on with its model, and sent nothing."""
-    last = rows[-1]
-    still: dict[str, Any] = {
-        "asked": [],
-        "answered": [],
-        "chosen": [],
-        "delivered": [],
-        "rejected": {},
-    }
-    still |= {"chosen_by_layer": {}, "bytes_up": {}, "bytes_down": {}, "seconds": {}, "notes": []}
-    kept = {key: value for key, value in last.items() if key != "similarity"}
-    return [{**kept, **still, "round": n} for n in range(int(last["round"]) + 1, num_rounds + 1)]
+    kept = {key: value for key, value in rows[-1].items() if key != "similarity"}
+    for key in ("asked", "answered", "chosen", "delivered", "notes"):
+        kept[key] = []
+    for key in ("rejected", "chosen_by_layer", "bytes_up", "bytes_down", "seconds"):
+        kept[key] = {}
+    return [{**kept, "round": n} for n in range(kept["round"] + 1, num_rounds + 1)]

@@ -1,10 +1,9 @@
 """What a run leaves on disk: written as it goes, and read by whoever reports on it."""
 
 import json
-import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,26 +24,16 @@ __all__ = [
     "WEIGHTS",
     "RunFolder",
     "follow_rounds",
+    "open_run",
     "output_path",
     "read_rounds",
     "read_summary",
 ]
 
-CHECKPOINT = "checkpoint"
-"""Name of the folder that a run is resumed from."""
-
-ROUNDS = "rounds.jsonl"
-"""Name of the file with one line of JSON for each round.
-
-That of the round in which a run ended before its time has the reason among its notes; its accuracy
-and loss are null if it ended before they were known.
-"""
-
-SUMMARY = "summary.json"
-"""Name of the file with what came out; there once a run is done."""
-
-WEIGHTS = "weights.npz"
-"""Name of the file with the model's weights at the end."""
+CHECKPOINT = "checkpoint"  # the folder that a run is resumed from
+ROUNDS = "rounds.jsonl"  # a line for each round; no accuracy where the run ended in it
+SUMMARY = "summary.json"  # what came out; there once a run is done
+WEIGHTS = "weights.npz"  # the model's at the end
 
 _KEYS = {"round", "accuracy", "elapsed", "notes"}
 
@@ -55,7 +44,6 @@ def output_path(config: Config) -> Path:
         path = Path(config.output_dir).expanduser().resolve()
         if not config.output_dir or not (path / SETTINGS).exists():
             raise FileNotFoundError(f"{config.output_dir or 'output-dir'} holds no run to resume")
-        refuse_other_settings(path, config)
         with held(path):  # refused now, not only when the run has been started
             pass
         return path
@@ -100,50 +88,58 @@ def _new_folder(path: Path) -> Path:
     while True:
         try:
             path.mkdir()
+            return path
         except FileExistsError:
             number += 1
             path = path.with_name(f"{name}-{number}")
-        else:
-            return path
+
+
+@contextmanager
+def open_run(path: Path, config: Config, history: Sequence[RoundRecord]) -> Iterator["RunFolder"]:
+    """Hold a run's folder, and its clock; an end before its time is written down as well.
+
+    ``history`` are the records of its strategy, to which it adds.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    with held(path):
+        keep_settings(path, config)
+        folder = RunFolder(path, history)
+        try:
+            yield folder
+        except BaseException:  # also where a person stops it
+            folder.end()
+            raise
 
 
 class RunFolder:
     """Writes a run's folder; ``rows`` has the rounds in it, also those of an earlier start."""
 
-    def __init__(self, path: Path, config: Config) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+    def __init__(self, path: Path, history: Sequence[RoundRecord]) -> None:
         self.path = path
-        self._held = ExitStack()
-        self._held.enter_context(held(path))
-        try:
-            keep_settings(path, config)
-            self.rows = read_rounds(path)
-        except BaseException:
-            self.close()
-            raise
+        self.rows = read_rounds(path)
+        self._history = history
+        self._start = time.perf_counter() - (self.rows[-1]["elapsed"] if self.rows else 0.0)
         # Without the line that was being written when an earlier start was stopped.
         self._write()
 
-    def add_round(self, row: Mapping[str, Any]) -> None:
-        """Append a round to ``rounds.jsonl``; a number that is not finite becomes null.
+    @property
+    def elapsed(self) -> float:
+        """Seconds since training began, without those between two starts."""
+        return time.perf_counter() - self._start
 
-        Rounds from this one on, of an earlier start that did not come to save them, are dropped.
-        """
+    def add_round(self, row: Mapping[str, Any]) -> None:
+        """Append a round; those from it on, which an earlier start did not save, are dropped."""
+        self.add_notes(self._history[-2:])
         kept = [earlier for earlier in self.rows if earlier["round"] < row["round"]]
-        if len(kept) < len(self.rows):
-            self.rows = kept
-            self._written = False
-        self.rows.append(_finite(dict(row)))
+        self._written &= len(kept) == len(self.rows)
+        self.rows = [*kept, _finite(row)]
         if self._written:
             append_json_line(self.path / ROUNDS, self.rows[-1])
         else:
             self._write()
 
-    def add_notes(self, records: Iterable[RoundRecord]) -> None:
-        """Have the lines say what has been noted since they were written.
-
-        Such as that there was no room for a checkpoint; then this may have to wait as well.
-        """
+    def add_notes(self, records: Sequence[RoundRecord]) -> None:
+        """Have the lines say what has been noted of rounds since they were written."""
         there = {row["round"]: row["notes"] for row in self.rows}
         for record in records:
             notes = there.get(record.round, record.notes)
@@ -151,37 +147,29 @@ class RunFolder:
             notes += new
             self._written &= not new
         if not self._written:
-            with suppress(OSError):
+            with suppress(OSError):  # what is noted may be that there is no room
                 self._write()
 
-    def end(self, history: Sequence[RoundRecord], elapsed: float) -> None:
-        """Keep the record of the round that a run has ended in before its time, and close."""
-        self.add_notes(history[-2:])
-        for record in history[-1:]:
-            row = next((row for row in self.rows if row["round"] == record.round), None)
-            # An earlier start may have come further in this round, but what it did is not saved:
-            # it has other times.
-            if row is None or row["accuracy"] is None or row.get("seconds") != record.seconds:
-                unknown = {"accuracy": None, "loss": None, "elapsed": elapsed}
+    def end(self) -> None:
+        """Keep the record of the round that a run has ended in before its time."""
+        self.add_notes(self._history[-2:])
+        for record in self._history[-1:]:
+            # An earlier start may have come further in this round, but what it did is not saved.
+            known = {row["round"]: row for row in self.rows if row["accuracy"] is not None}
+            if known.get(record.round, {}).get("seconds") != record.seconds:
+                unknown = {"accuracy": None, "loss": None, "elapsed": self.elapsed}
                 with suppress(OSError):  # a full disk may be the reason
                     self.add_round({**record.to_dict(), **unknown})
-        self.close()
 
-    def _write(self) -> None:
-        write_json_lines(self.path / ROUNDS, self.rows)
-        self._written = True
-
-    def complete(self, history: Sequence[RoundRecord], scores: Mapping[int, Any]) -> None:
+    def complete(self, scores: Mapping[int, Any]) -> None:
         """Have all rounds of a run that is done, with all that was noted of them, and no others.
 
         Lines that were lost, though the checkpoint of a later round was not, are put back.
         """
-        self.add_notes(history)
+        self.add_notes(self._history)
         there = {row["round"]: row for row in self.rows if row["accuracy"] is not None}
-        if [record.round for record in history] == [row["round"] for row in self.rows]:
-            return
         elapsed, rows = 0.0, []
-        for record in history:
+        for record in self._history:
             row = there.get(record.round)
             if row is None:
                 elapsed += sum(record.seconds.values())
@@ -189,20 +177,20 @@ class RunFolder:
                 row["notes"] = [*row["notes"], "its line was lost, and written again at the end"]
             elapsed = max(elapsed, row["elapsed"])  # a start without those lines began from 0
             rows.append(_finite({**row, "elapsed": elapsed}))
-        self.rows = rows
-        self._write()
-
-    def close(self) -> None:
-        """Let another process write to the folder."""
-        self._held.close()
+        if rows != self.rows:
+            self.rows = rows
+            self._write()
 
     def finish(self, weights: Mapping[str, NDArray[Any]], summary: Mapping[str, Any]) -> None:
-        """Write the weights and the summary, and close the folder."""
+        """Write the weights and the summary."""
         with replacing(self.path / WEIGHTS) as file:
             np.savez(file, allow_pickle=False, **weights)
-        text = json.dumps(_finite(dict(summary)), indent=2, allow_nan=False)
+        text = json.dumps(_finite(summary), indent=2, allow_nan=False)
         write_whole(self.path / SUMMARY, text + "\n")
-        self.close()
+
+    def _write(self) -> None:
+        write_json_lines(self.path / ROUNDS, self.rows)
+        self._written = True
 
 
 def follow_rounds(path: Path) -> Callable[[], list[dict[str, Any]]]:
@@ -252,11 +240,7 @@ def read_summary(path: Path) -> dict[str, Any]:
     return found
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as JSON has them, with null for a number that is not finite."""
+    result: dict[str, Any] = json.loads(json.dumps(values), parse_constant=lambda _: None)
+    return result

@@ -1,6 +1,5 @@
 """One run, on whatever grid it is given: strategy, model, evaluation and results."""
 
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -18,8 +18,8 @@ from pncs_flower.strategies import EmptyRoundsError, RoundRecord
 
 from ..config import Config
 from ..task import Inputs, initial_model, load_inputs
-from .early_stopping import stop_note, stopped_after
-from .folder import CHECKPOINT, ROUNDS, RunFolder
+from .early_stopping import LAST, is_stopped, stop_note, stopped_after
+from .folder import CHECKPOINT, ROUNDS, open_run
 from .preflight import check_run
 from .settings import installed_version
 from .strategy import build_strategy
@@ -27,7 +27,6 @@ from .watch import TENSORBOARD, open_tensorboard, watch_similarity
 
 __all__ = ["evaluate", "train"]
 
-_LAST = 5
 _PACKAGES = ("pncs-flower", "flwr", "torch", "numpy")
 
 
@@ -64,7 +63,6 @@ def train(
     strategy = build_strategy(config, output / CHECKPOINT if config.checkpoint else None)
     similarities = watch_similarity(strategy)
     log_round = open_tensorboard(output / TENSORBOARD) if config.tensorboard else lambda row: None
-    folder = RunFolder(output, config)
     device = choose_device("cpu" if config.device == "cpu" else "auto")
     examples, labels = (tensor.to(device) for tensor in inputs.test_tensors())
     model.to(device)
@@ -74,14 +72,12 @@ def train(
         return {"accuracy": accuracy, "loss": loss}
 
     first = scores_now()
-    start = time.perf_counter() - (folder.rows[-1]["elapsed"] if folder.rows else 0.0)
 
     def after_round(number: int, arrays: ArrayRecord) -> MetricRecord:
         if number == 0:
             return MetricRecord({**first})
         model.load_state_dict(arrays.to_torch_state_dict())
-        scores = scores_now()
-        record = strategy.history[-1]
+        scores, record = scores_now(), strategy.history[-1]
         before = [row["accuracy"] for row in folder.rows if row["round"] < number]
         if config.stop_after and len(before) < number - 1:
             raise ValueError(
@@ -91,36 +87,29 @@ def train(
         so_far = [first["accuracy"], *before, scores["accuracy"]]
         note = stop_note(so_far, config.stop_after) if number < config.num_rounds else None
         record.notes += [] if note is None else [note]
-        row = {**record.to_dict(), **scores, "elapsed": time.perf_counter() - start}
+        row = {**record.to_dict(), **scores, "elapsed": folder.elapsed}
         if (similarity := similarities()) is not None:
             row["similarity"] = similarity
-        folder.add_notes(strategy.history[-2:-1])
         folder.add_round(row)
         log_round(row)
         on_round(row)
         return MetricRecord({**scores})
 
-    # Of the checkpoint, whose last line is there even if that of the folder is not.
-    def last_round() -> list[dict[str, Any]]:
-        return [record.to_dict() for record in strategy.history[-1:]]
+    def should_stop(number: int, result: Result) -> bool:
+        return is_stopped(strategy.history[-1].notes)
 
-    try:
+    with open_run(output, config, strategy.history) as folder:
         result = strategy.start(
             grid,
             initial,
             num_rounds=config.num_rounds,
             evaluate_fn=after_round,
-            should_stop=(lambda *_: stopped_after(last_round()) is not None)
-            if config.stop_after
-            else None,
+            should_stop=should_stop if config.stop_after else None,
         )
-        folder.complete(strategy.history, result.evaluate_metrics_serverapp)
+        folder.complete(result.evaluate_metrics_serverapp)
         _require_an_update(strategy.history)
         weights = {name: array.numpy() for name, array in result.arrays.items()}
         folder.finish(weights, _summary(folder.rows, first, str(device), inputs))
-    except BaseException:  # also where a person stops it
-        folder.end(strategy.history, time.perf_counter() - start)
-        raise
 
 
 def _require_an_update(history: Sequence[RoundRecord]) -> None:
@@ -149,7 +138,7 @@ def _summary(
         "final-accuracy": accuracies[-1],
         "final-loss": rows[-1]["loss"],
         "best-accuracy": max(accuracies),
-        "mean-accuracy-of-last-5-rounds": sum(accuracies[-_LAST:]) / len(accuracies[-_LAST:]),
+        "mean-accuracy-of-last-5-rounds": sum(accuracies[-LAST:]) / len(accuracies[-LAST:]),
         "seconds": rows[-1]["elapsed"],
         "bytes-down": sum(sum(row["bytes_down"].values()) for row in rows),
         "bytes-up": sum(sum(row["bytes_up"].values()) for row in rows),

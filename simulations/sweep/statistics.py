@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..run.early_stopping import LAST
+
 __all__ = [
     "LAST",
     "Comparison",
@@ -18,9 +20,6 @@ __all__ = [
     "percent",
     "rounds_to_reach",
 ]
-
-LAST = 5
-"""The converged accuracy is the mean over so many last rounds."""
 
 Vector = NDArray[np.float64]
 

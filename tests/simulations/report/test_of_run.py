@@ -12,8 +12,8 @@ from pncs_flower.simulations.config import Config, default_run_config
 from pncs_flower.simulations.report.of_run import draw_rounds, final_table, round_line
 from pncs_flower.simulations.run.folder import (
     ROUNDS,
-    RunFolder,
     follow_rounds,
+    open_run,
     output_path,
     read_rounds,
 )
@@ -53,10 +53,10 @@ SUMMARY = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    run = RunFolder(tmp_path / "run", CONFIG)
-    run.add_round(row(1, ["0", "2"], []))
-    run.add_round(row(2, ["1"], ["0", "2"], delivered=[], loss=float("nan")))
-    run.finish({}, SUMMARY)
+    with open_run(tmp_path / "run", CONFIG, []) as run:
+        run.add_round(row(1, ["0", "2"], []))
+        run.add_round(row(2, ["1"], ["0", "2"], delivered=[], loss=float("nan")))
+        run.finish({}, SUMMARY)
     return run.path
 
 
@@ -109,14 +109,13 @@ def test_a_line_still_being_written_is_left_for_later(folder: Path) -> None:
 def test_rounds_are_followed_as_they_come_and_as_they_are_done_again(folder: Path) -> None:
     news = follow_rounds(folder)
     assert news() == []
-    run = RunFolder(folder, CONFIG)
-    run.add_round(row(3, ["0"], [], elapsed=3.0))
-    assert [r["round"] for r in news()] == [3]
-    assert news() == []
-    run.add_round(row(3, ["1"], [], elapsed=3.5))
-    run.add_round(row(4, ["0"], [], elapsed=4.0))
-    assert [(r["round"], r["chosen"]) for r in news()] == [(3, ["1"]), (4, ["0"])]
-    run.close()
+    with open_run(folder, CONFIG, []) as run:
+        run.add_round(row(3, ["0"], [], elapsed=3.0))
+        assert [r["round"] for r in news()] == [3]
+        assert news() == []
+        run.add_round(row(3, ["1"], [], elapsed=3.5))
+        run.add_round(row(4, ["0"], [], elapsed=4.0))
+        assert [(r["round"], r["chosen"]) for r in news()] == [(3, ["1"]), (4, ["0"])]
 
 
 @pytest.mark.parametrize("line", ["{}", "3", "null", '{"round": 3}', "[1, 2]", "{"])

@@ -15,7 +15,7 @@ from pncs_flower.protocol import MARKER
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
 from pncs_flower.simulations.run import folder as run_folder
-from pncs_flower.simulations.run.folder import RunFolder, read_rounds
+from pncs_flower.simulations.run.folder import RunFolder, open_run, read_rounds
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.run.training import train
 from pncs_flower.strategies import (
@@ -152,7 +152,7 @@ def test_note_that_comes_after_the_round_is_in_its_line(
     write, lines = run_folder.write_json_lines, RunFolder.add_notes
 
     def add_notes(self: RunFolder, records: Any) -> None:
-        last = bool(records) and records[-1].round == ROUNDS
+        last = len(self.rows) == ROUNDS
         with monkeypatch.context() as patch:
             patch.setattr(run_folder, "write_json_lines", no_room if full and not last else write)
             lines(self, records)
@@ -166,10 +166,9 @@ def test_note_that_comes_after_the_round_is_in_its_line(
 def test_time_does_not_run_backwards_where_lines_were_lost(tmp_path: Path) -> None:
     first, second = RoundRecord(1, seconds={"training": 5.0}), RoundRecord(2)
     scores = {"accuracy": 0.5, "loss": 1.0}
-    folder = RunFolder(tmp_path, settings(tmp_path))
-    folder.add_round({**second.to_dict(), **scores, "elapsed": 0.2})
-    folder.complete([first, second], {1: scores})
-    folder.close()
+    with open_run(tmp_path, settings(tmp_path), [first, second]) as folder:
+        folder.add_round({**second.to_dict(), **scores, "elapsed": 0.2})
+        folder.complete({1: scores})
     assert [row["elapsed"] for row in read_rounds(tmp_path)] == [5.0, 5.0]
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
 from pncs_flower.simulations.machine.processes import adopt_orphans, descendants, stop_descendants
-from pncs_flower.simulations.run.folder import RunFolder, read_rounds
+from pncs_flower.simulations.run.folder import open_run, read_rounds
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.run.settings import keep_settings
 from pncs_flower.simulations.run.training import train
@@ -140,9 +141,8 @@ def test_run_that_another_process_goes_on_with_is_refused_before_anything_starts
     tmp_path: Path,
 ) -> None:
     keep_settings(tmp_path, settings(), CLIENTS)
-    first = RunFolder(tmp_path, settings())
-    done = pncs("--resume", str(tmp_path))
-    first.close()
+    with open_run(tmp_path, settings(), []):
+        done = pncs("--resume", str(tmp_path))
     assert done.returncode == 1
     assert "another process still writes to" in " ".join(done.stderr.split())
     assert "Starting Flower" not in done.stdout
@@ -156,11 +156,11 @@ def test_run_that_is_done_says_so(tmp_path: Path) -> None:
 
 
 def test_folder_that_another_process_writes_to_is_refused(tmp_path: Path) -> None:
-    first = RunFolder(tmp_path, settings())
-    with pytest.raises(ValueError, match="another process still writes to"):
-        RunFolder(tmp_path, settings())
-    first.close()
-    RunFolder(tmp_path, settings()).close()
+    again = partial(open_run, tmp_path, settings(), [])
+    with again(), pytest.raises(ValueError, match="another process still writes to"), again():
+        pass
+    with again():
+        pass
 
 
 @pytest.mark.ray

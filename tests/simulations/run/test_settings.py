@@ -12,7 +12,7 @@ from pncs_flower.files import PARTIAL
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.config import CHOICES, Config, default_run_config
 from pncs_flower.simulations.run import settings as run_settings
-from pncs_flower.simulations.run.folder import RunFolder, output_path
+from pncs_flower.simulations.run.folder import RunFolder, open_run, output_path
 from pncs_flower.simulations.run.settings import (
     CHANGEABLE,
     SETTINGS,
@@ -62,9 +62,10 @@ def test_setting_that_decides_the_result_is_refused_with_both_values(
     with pytest.raises(ValueError, match="cannot go on") as error:
         keep_settings(tmp_path, given)
     assert f"{key} is {after!r}, but it was started with {before!r}" in str(error.value)
-    with pytest.raises(ValueError, match="cannot go on"):
-        RunFolder(tmp_path, given)
-    RunFolder(tmp_path, settings).close()  # a refusal holds no lock
+    with pytest.raises(ValueError, match="cannot go on"), open_run(tmp_path, given, []):
+        pass
+    with open_run(tmp_path, settings, []):  # a refusal holds no lock
+        pass
 
 
 @pytest.mark.parametrize("key", CHANGEABLE)
@@ -97,7 +98,8 @@ def test_file_of_settings_is_written_once_and_left_alone(tmp_path: Path) -> None
     keep_settings(tmp_path, config(), 6)
     before = (tmp_path / SETTINGS).read_bytes()
     keep_settings(tmp_path, config(num_rounds=77, resume=True), 6)
-    RunFolder(tmp_path, config(num_rounds=77)).close()
+    with open_run(tmp_path, config(num_rounds=77), []):
+        pass
     assert (tmp_path / SETTINGS).read_bytes() == before
     assert read_settings(tmp_path).clients == 6
     assert not list(tmp_path.glob(f"*{PARTIAL}"))
@@ -177,7 +179,6 @@ def test_number_of_clients_is_known_before_the_first_round_is_done(
     folder = str(tmp_path / "run")
 
     def stop(self: RunFolder, row: Any) -> None:
-        self.close()
         raise SystemExit(1)
 
     with monkeypatch.context() as patch:
