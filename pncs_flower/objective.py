@@ -10,7 +10,7 @@ __all__ = ["SubsetObjective"]
 
 @dataclass(frozen=True)
 class SubsetObjective:
-    """What a subset costs, to be minimised: a sum over its pairs and members, perhaps weighted."""
+    """A sum over a subset's pairs and members, perhaps weighted, to be minimised."""
 
     pairs: np.ndarray
     linear: np.ndarray
@@ -27,12 +27,9 @@ class SubsetObjective:
         largest_linear = np.max(np.abs(self.linear), initial=0.0)
         scale = abs(self.offset) + self.size * largest_linear + self.size**2 * largest_pair
         if self.weights is not None:
-            scale /= self.weights.mean() ** 2 * self._chosen**2
+            chosen = len(self.linear) - self.size if self.complemented else self.size
+            scale /= self.weights.mean() ** 2 * chosen**2
         return float(1e-12 * scale)
-
-    @property
-    def _chosen(self) -> int:
-        return len(self.linear) - self.size if self.complemented else self.size
 
     def complement(self) -> "SubsetObjective":
         """Return the objective of the members left out, with the value of those left in."""

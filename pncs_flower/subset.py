@@ -1,6 +1,7 @@
 """Which clients to choose: the subset that is least alike, or whose mean is nearest to a target."""
 
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 from math import comb
 
 import numpy as np
@@ -41,14 +42,14 @@ class Subset:
 def least_aligned_subset(
     similarity: np.ndarray, size: int, seed: int = 0, *, budget_seconds: float | None = None
 ) -> Subset:
-    """Return the subset with the least mean similarity over its pairs.
+    """Return the subset with the least mean similarity over its pairs (PNCS, arXiv:2506.15923).
 
     Up to 5 million subsets, all are looked at. Beyond, a tabu search takes a number of steps that
-    depends on the number of clients only, so that the result depends on nothing but the arguments.
+    depends on the number of clients only.
 
-    Ties go to the lexicographically smallest tuple of indices: with the rows in the order of who
-    has waited longest, to those. Sums that differ by less than 1e-12 of the largest similarity per
-    pair are ties. A search applies the rule to the subsets that it meets.
+    Ties, sums that differ by less than 1e-12 of the largest similarity per pair, go to the
+    lexicographically smallest tuple of indices: with the rows in the order of who has waited
+    longest, to those. A search applies the rule to the subsets that it meets.
 
     Parameters
     ----------
@@ -70,14 +71,13 @@ def least_aligned_subset(
     ------
     ValueError
         If the matrix is not square, finite and symmetric, or ``size`` is out of range.
-
-    References
-    ----------
-    PNCS, arXiv:2506.15923, "Proposed Algorithm: PNCS", the mean of cos_4 over a set.
     """
     pairs = _checked_similarity(similarity)
     num_clients = len(pairs)
-    _check_size(size, num_clients)
+    if isinstance(size, bool) or not isinstance(size, (int, np.integer)):
+        raise ValueError(f"size is {size!r}, want a whole number of clients")
+    if not 1 <= size <= num_clients:
+        raise ValueError(f"size is {size}, want 1 to the {num_clients} clients there are")
     if size == 1:
         to_others = pairs.sum(axis=1) / max(1, num_clients - 1)
         indices = best_of_all(SubsetObjective(np.zeros_like(pairs), to_others, 1))
@@ -95,24 +95,8 @@ def nearest_mean_subset(
     seed: int = 0,
 ) -> tuple[tuple[int, ...], bool]:
     """Return those of K vectors whose mean is nearest to a target, and whether that is sure."""
-    vectors = np.asarray(vectors, dtype=np.float64)
-    target = np.asarray(target, dtype=np.float64)
-    if vectors.ndim != 2 or target.shape != vectors.shape[1:]:
-        raise ValueError(
-            f"vectors of shape {vectors.shape} and target of shape {target.shape}, want (K, d) "
-            "and (d,)"
-        )
-    if not (np.isfinite(vectors).all() and np.isfinite(target).all()):
-        raise ValueError("vectors or target are not finite: leave such clients out")
-    num_vectors = len(vectors)
-    _check_size(size, num_vectors)
-    offsets = vectors - target
+    offsets = np.asarray(vectors, dtype=np.float64) - target
     if weights is not None:
-        weights = np.asarray(weights, dtype=np.float64)
-        if weights.shape != (num_vectors,) or not (
-            np.isfinite(weights).all() and (weights > 0).all()
-        ):
-            raise ValueError(f"weights are {weights}, want {num_vectors} finite positive numbers")
         offsets = offsets * weights[:, None]
     # By a power of two, which rounds nothing: squares must not overflow.
     offsets = np.ldexp(offsets, -np.frexp(np.max(np.abs(offsets), initial=0.0))[1])
@@ -138,13 +122,6 @@ def _minimise(
     return search_subset(objective, seed, steps, budget_seconds), False
 
 
-def _check_size(size: int, num_clients: int) -> None:
-    if isinstance(size, bool) or not isinstance(size, (int, np.integer)):
-        raise ValueError(f"size is {size!r}, want a whole number of clients")
-    if not 1 <= size <= num_clients:
-        raise ValueError(f"size is {size}, want 1 to the {num_clients} clients there are")
-
-
 def _checked_similarity(similarity: np.ndarray) -> np.ndarray:
     """Return a copy in float64 with a zero diagonal."""
     if np.iscomplexobj(similarity):
@@ -154,7 +131,7 @@ def _checked_similarity(similarity: np.ndarray) -> np.ndarray:
         raise ValueError(f"similarity of shape {pairs.shape}, want a square matrix (K, K)")
     np.fill_diagonal(pairs, 0.0)
     starts = range(0, len(pairs), _TILE)
-    for top, left in ((top, left) for top in starts for left in starts if top <= left):
+    for top, left in combinations_with_replacement(starts, 2):
         tile = pairs[top : top + _TILE, left : left + _TILE]
         mirrored = pairs[left : left + _TILE, top : top + _TILE].T
         largest = np.abs(tile).max()

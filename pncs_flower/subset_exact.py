@@ -14,14 +14,11 @@ _CHUNK = 1 << 20  # values at a time
 
 @dataclass(frozen=True)
 class _Parts:
-    """All subsets of one size of one half of the clients, in lexicographic order."""
+    """Subsets of one size of one half of the clients, in lexicographic order."""
 
     members: np.ndarray  # shape (n, size)
     cost: np.ndarray  # of each subset
     weight: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.cost)
 
 
 def best_of_all(objective: SubsetObjective) -> tuple[int, ...]:
@@ -31,61 +28,49 @@ def best_of_all(objective: SubsetObjective) -> tuple[int, ...]:
     num_clients, wanted = len(objective.linear), objective.size
     left = _all_parts(objective, 0, num_clients // 2)
     right = _all_parts(objective, num_clients // 2, num_clients)
-    groups = [
-        (left[size], right[wanted - size])
+    chunks = [
+        (part, right[wanted - size])
         for size in range(wanted + 1)
         if size < len(left) and wanted - size < len(right)
+        for part in _split(left[size], _CHUNK // len(right[wanted - size].cost))
     ]
-    # All are looked at twice: for the least value, then for the first of its ties.
-    minima = [min(values.min() for _, values in _chunks(objective, *group)) for group in groups]
+    # All are looked at once for the least value, and those with ties of it once more.
+    minima = [_values(objective, *chunk).min() for chunk in chunks]
     limit = min(minima) + objective.tolerance
     ties = [
-        _first(objective, *group, limit)
-        for group, least in zip(groups, minima, strict=True)
+        _tie(objective, *chunk, limit)
+        for chunk, least in zip(chunks, minima, strict=True)
         if least <= limit
     ]
     return max(ties) if objective.complemented else min(ties)
 
 
-def _first(
-    objective: SubsetObjective, left: _Parts, right: _Parts, limit: float
-) -> tuple[int, ...]:
-    """Return a group's first tie, or its last if the objective prefers large ones."""
-    # Both halves are in lexicographic order, so the group is.
-    last = objective.complemented
-    found = (0, 0)
-    for start, values in _chunks(objective, left, right):
-        near = np.flatnonzero(values <= limit)
-        if len(near):
-            row, column = divmod(int(near[-1 if last else 0]), values.shape[1])
-            found = (start + row, column)
-            if not last:
-                break
-    return (*left.members[found[0]].tolist(), *right.members[found[1]].tolist())
+def _split(parts: _Parts, step: int) -> Iterator[_Parts]:
+    for start in range(0, len(parts.cost), max(1, step)):
+        some = slice(start, start + max(1, step))
+        yield _Parts(parts.members[some], parts.cost[some], parts.weight[some])
 
 
-def _chunks(
-    objective: SubsetObjective, left: _Parts, right: _Parts
-) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield values of left subsets in the rows and right subsets in the columns."""
-    middle = len(objective.linear) // 2
-    chosen = None
+def _values(objective: SubsetObjective, left: _Parts, right: _Parts) -> np.ndarray:
+    """Return the values of left subsets in the rows and right subsets in the columns."""
+    values: np.ndarray = left.cost[:, None] + right.cost + objective.offset
     if left.members.shape[1] and right.members.shape[1]:
-        chosen = np.zeros((len(objective.linear) - middle, len(right)))
-        chosen[right.members.T - middle, np.arange(len(right))] = 1.0
-    step = max(1, _CHUNK // len(right))
-    for start in range(0, len(left), step):
-        rows = slice(start, start + step)
-        values = left.cost[rows, None] + right.cost[None, :] + objective.offset
-        if chosen is not None:
-            crossing = np.zeros((len(values), len(chosen)))
-            for member in left.members[rows].T:
-                crossing += objective.pairs[member, middle:]
-            values += crossing @ chosen
-        if objective.weights is not None:
-            weight = left.weight[rows, None] + right.weight[None, :]
-            values /= (weight - objective.weight_offset) ** 2
-        yield start, values
+        middle = len(objective.linear) // 2
+        chosen = np.zeros((len(objective.linear) - middle, len(right.cost)))
+        chosen[right.members.T - middle, np.arange(len(right.cost))] = 1.0
+        values += objective.pairs[left.members, middle:].sum(axis=1) @ chosen
+    if objective.weights is not None:
+        values /= (left.weight[:, None] + right.weight - objective.weight_offset) ** 2
+    return values
+
+
+def _tie(objective: SubsetObjective, left: _Parts, right: _Parts, limit: float) -> tuple[int, ...]:
+    """Return the first subset within the limit, or the last if the objective prefers that."""
+    # Both halves are in lexicographic order, so the chunk is.
+    values = _values(objective, left, right)
+    near = np.flatnonzero(values <= limit)
+    row, column = divmod(int(near[-1 if objective.complemented else 0]), values.shape[1])
+    return (*left.members[row].tolist(), *right.members[column].tolist())
 
 
 def _all_parts(objective: SubsetObjective, begin: int, end: int) -> list[_Parts]:

@@ -220,19 +220,3 @@ def test_nearest_mean_of_all_takes_all() -> None:
 
 def test_nearest_mean_ties_go_to_the_first_rows() -> None:
     assert nearest_mean_subset(np.ones((6, 2)), np.zeros(2), 3) == ((0, 1, 2), True)
-
-
-@pytest.mark.parametrize(
-    ("vectors", "target", "weights", "message"),
-    [
-        (np.ones((3, 2)), np.ones(3), None, r"\(3, 2\) and target of shape \(3,\)"),
-        (np.ones((3, 2)), np.full(2, np.nan), None, "not finite"),
-        (np.ones((3, 2)), np.ones(2), np.array([1.0, 2.0]), "3 finite positive"),
-        (np.ones((3, 2)), np.ones(2), np.array([1.0, 2.0, 0.0]), "3 finite positive"),
-    ],
-)
-def test_nearest_mean_errors_name_what_was_given(
-    vectors: np.ndarray, target: np.ndarray, weights: np.ndarray | None, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        nearest_mean_subset(vectors, target, 2, weights)
