@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from logging import WARNING
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.common import log
 from flwr.serverapp.strategy import FedAvg, Strategy
 
@@ -82,14 +82,8 @@ def check_limits(
 
 def least_evaluating(base: Strategy) -> int:
     """Return how many clients a base strategy wants for an evaluation; it would wait for them."""
-    return max(
-        (
-            getattr(strategy, "min_evaluate_nodes", 0)
-            for strategy in unwrap(base)
-            if getattr(strategy, "fraction_evaluate", 0) > 0
-        ),
-        default=0,
-    )
+    evaluating = [each for each in unwrap(base) if getattr(each, "fraction_evaluate", 0) > 0]
+    return max((getattr(each, "min_evaluate_nodes", 0) for each in evaluating), default=0)
 
 
 def check_evaluation(base: Strategy, num_clients: int) -> None:
@@ -136,17 +130,14 @@ def same_for_all(messages: list[Message], base: Strategy) -> Message:
     The pre-round comes before the choice, so the message must not depend on who is chosen.
     """
     first = messages[0]
-    if any(_differ(first.content, message.content) for message in messages[1:]):
+    contents = [message.content for message in messages]
+    if any(content is not first.content and content != first.content for content in contents):
         raise SelectionError(
             f"{type(base).__name__} makes a message of its own for each client. A rule that asks "
             "for summaries needs one message for all, because it is sent before the choice; and so "
             "do clients whose train functions all have names, as @app.train('name')"
         )
     return first
-
-
-def _differ(one: RecordDict, other: RecordDict) -> bool:
-    return one is not other and one != other
 
 
 def named_base(function: str, base: Strategy, number: int) -> AbstractContextManager[None]:

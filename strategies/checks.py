@@ -1,7 +1,7 @@
 """Checks of arguments: each error names the argument, its value, and what it must be."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,41 @@ def given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
+def _check_numbers(words: str, allowed: Callable[[float], bool]) -> Callable[..., None]:
+    """Return a check that refuses what is not a number, or not one of those in words."""
+
+    def check(**numbers: object) -> None:
+        for name, value in numbers.items():
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise TypeError(f"{name} is {value!r}, but must be a number")
+            if not allowed(value):
+                raise ValueError(f"{name} is {value}, but must be {words}")
+
+    return check
+
+
+check_share = _check_numbers("a share from 0 to 1", lambda value: 0 <= value <= 1)
+check_factor = _check_numbers("above 0 and at most 1", lambda value: 0 < value <= 1)
+check_above_zero = _check_numbers("above 0", lambda value: value > 0)  # perhaps infinite
+check_not_negative = _check_numbers("finite and at least 0", lambda value: 0 <= value < math.inf)
+check_seconds = _check_numbers("a number of seconds above 0", lambda value: 0 < value < math.inf)
+
+
+def _check_kind(kind: type, words: str) -> Callable[..., None]:
+    """Return a check that refuses what is of another kind."""
+
+    def check(**values: object) -> None:
+        for name, value in values.items():
+            if not isinstance(value, kind):
+                raise TypeError(f"{name} is {value!r}, but must be {words}")
+
+    return check
+
+
+check_flags = _check_kind(bool, "True or False")
+check_text = _check_kind(str, "text")
+
+
 def check_whole(least: int | None = None, **numbers: object) -> None:
     """Refuse what is not a whole number, or is below the least."""
     for name, value in numbers.items():
@@ -35,59 +70,12 @@ def check_whole(least: int | None = None, **numbers: object) -> None:
             raise ValueError(f"{name} is {value}, but must be at least {least}")
 
 
-def check_share(**numbers: object) -> None:
-    """Refuse what is not a number from 0 to 1."""
-    _check(numbers, lambda value: 0 <= value <= 1, "a share from 0 to 1")
-
-
-def check_factor(**numbers: object) -> None:
-    """Refuse what is not a number above 0 and at most 1."""
-    _check(numbers, lambda value: 0 < value <= 1, "above 0 and at most 1")
-
-
-def check_above_zero(**numbers: object) -> None:
-    """Refuse what is not a number above 0, which may be infinite."""
-    _check(numbers, lambda value: value > 0, "above 0")
-
-
-def check_not_negative(**numbers: object) -> None:
-    """Refuse what is not a finite number of at least 0."""
-    _check(numbers, lambda value: 0 <= value < math.inf, "finite and at least 0")
-
-
-def check_seconds(**numbers: object) -> None:
-    """Refuse what is not a finite number above 0."""
-    _check(numbers, lambda value: 0 < value < math.inf, "a number of seconds above 0")
-
-
-def _check(numbers: Mapping[str, object], allowed: Callable[[float], bool], words: str) -> None:
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TypeError(f"{name} is {value!r}, but must be a number")
-        if not allowed(value):
-            raise ValueError(f"{name} is {value}, but must be {words}")
-
-
-def check_flags(**flags: object) -> None:
-    """Refuse what is not True or False."""
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise TypeError(f"{name} is {value!r}, but must be True or False")
-
-
 def check_one_of(allowed: Sequence[object], **values: object) -> None:
     """Refuse what is none of the values allowed."""
     for name, value in values.items():
         if value not in allowed:
             words = " or ".join(", ".join(map(repr, allowed)).rsplit(", ", 1))
             raise ValueError(f"{name} is {value!r}, but must be {words}")
-
-
-def check_text(**texts: object) -> None:
-    """Refuse what is not text."""
-    for name, value in texts.items():
-        if not isinstance(value, str):
-            raise TypeError(f"{name} is {value!r}, but must be text")
 
 
 def check_layers(layers: Sequence[str] | None) -> tuple[str, ...] | None:

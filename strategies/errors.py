@@ -47,20 +47,6 @@ def named(function: str, whose: str, number: int) -> Iterator[None]:
 
     Errors of the library and of Flower tell what they are about, and pass. Any other is logged with
     its traceback, which a server may not print of an error that ends a run.
-
-    Parameters
-    ----------
-    function : str
-        What was called.
-    whose : str
-        Such as ``"the rule MyRule(...)"``.
-    number : int
-        The round.
-
-    Raises
-    ------
-    SelectionError
-        From the error.
     """
     try:
         yield

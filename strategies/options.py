@@ -41,9 +41,9 @@ class SelectionOptions:
         Seconds to wait for clients to connect and to introduce themselves. In the first round the
         time starts with the first answer of a client, but see ``start_timeout``.
     start_timeout : float (default: 600.0)
-        Seconds to wait, from the start on, for connected clients that have not answered yet, while
-        fewer than ``num_selected`` have: Ray's start and the imports of the clients' app take as
-        long as they take, on one machine longer than on another. At least ``wait_timeout``.
+        Seconds to wait, from the start on, for connected clients that have not answered yet (Ray
+        starts, their app imports), while fewer than ``num_selected`` have. At least
+        ``wait_timeout``.
     summary_timeout : float (default: 600.0)
         Seconds to wait for the summaries; the rule then chooses among those that arrived.
     max_summary_bytes : int, optional (default: None)
@@ -54,11 +54,10 @@ class SelectionOptions:
         it holds the records of this run and no others.
     checkpoint : str or Path, optional (default: None)
         A folder in which the run is saved after each round. Where it holds a run already, `start`
-        goes on in the round after, if the settings are the same (`settings.MAY_DIFFER` are those
-        that need not be). Clients must not depend on what they remember of earlier rounds, and what
-        the base strategy remembers must be such as can be saved without pickle: what cannot is an
-        error before the first round. Its attribute ``not_in_checkpoint`` names those of its
-        attributes that a run does without which is taken up.
+        goes on in the round after, if the settings are the same (but for `settings.MAY_DIFFER`).
+        Clients must not depend on what they remember of earlier rounds. What the base strategy
+        remembers must be such as can be saved without pickle, else it is an error before the first
+        round; its attribute ``not_in_checkpoint`` names attributes that a resumed run does without.
     min_summaries : int (default: 1)
         Fewer summaries than this are not enough to choose by.
     on_too_few_summaries : {"longest-waiting", "stop"} (default: "longest-waiting")
@@ -78,11 +77,11 @@ class SelectionOptions:
         out a client for the rest of the run whose sketch is that of another. Training must be
         reproducible, as a client that lost the update it kept trains again.
     ride_along : bool (default: True)
-        Ask for the next round's summaries in the exchange in which this round's model is sent out
-        for evaluation, which saves an exchange. Where the answers turn out to be of no use (other
-        clients take part, the base strategy changed its message, too few answered), a pre-round of
-        its own is held. After the second misfit in a row that is not due to clients that came or
-        went, they are asked for ahead again after 2, 4, ... and at most 16 rounds.
+        Ask for the next round's summaries in the exchange that evaluates this round's model. Where
+        the answers turn out to be of no use (other clients take part, the base strategy changed its
+        message, too few answered), a pre-round of its own is held. After the second misfit in a row
+        that is not due to clients that came or went, the next guess is 2, 4, ... and at most 16
+        rounds later.
     """
 
     queue_length: int = 0

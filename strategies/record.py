@@ -7,10 +7,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import wraps
 from glob import escape
-from io import FileIO
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.common import log
@@ -46,10 +45,9 @@ class RoundRecord:
         The selection rule with its parameters.
     clients : list of str
         Clients on the roster: online, introduced and eligible.
-    cooling : list of str
-        Clients that the Age-of-Update queue holds back in this round.
-    released : list of str
-        Clients that had to leave the queue early, because too few others were left.
+    cooling, released : list of str
+        Clients that the Age-of-Update queue holds back, and those that had to leave it early,
+        because too few others were left.
     backing_off : list of str
         Clients that failed in earlier rounds, and are neither asked nor chosen for some rounds.
     asked, answered : list of str
@@ -71,7 +69,7 @@ class RoundRecord:
     bytes_down, bytes_up : dict of str to int
         Bytes of record contents to and from the clients in each phase, without framing.
     seconds : dict of str to float
-        Wall time of each phase, and of ``"waiting"`` (for clients to connect), ``"selection"`` and
+        Of each phase, and of ``"waiting"`` (for clients to connect), ``"selection"`` and
         ``"aggregation"``.
     notes : list of str
         Everything out of the ordinary.
@@ -141,15 +139,11 @@ class RoundListener:
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-class _Listened(Protocol):
-    listeners: list[RoundListener]
-
-
 def heard(method: _Method) -> _Method:
-    """Have the listeners of an object hear of an error that passes through a method of it."""
+    """Have an object's listeners hear of an error that passes through a method of it."""
 
     @wraps(method)
-    def call(self: _Listened, *args: Any, **kwargs: Any) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return method(self, *args, **kwargs)
         except BaseException as error:
@@ -228,7 +222,7 @@ class Records(RoundListener):
             if self._written is None or self._written[0] is not record:
                 _append(self._path, line)
             elif self._written[1] != line:
-                _rewrite_last(self._path, self._written[1], line)
+                _replace_last(self._path, self._written[1], line)
         except OSError as error:
             note = f"the record was not written to {self._path} at once: {error}"
             if note not in record.notes:
@@ -277,23 +271,17 @@ def _append(path: Path, line: bytes) -> None:
             raise
 
 
-def _rewrite_last(path: Path, before: bytes, line: bytes) -> None:
+def _replace_last(path: Path, before: bytes, line: bytes) -> None:
     """Put a line in place of the last one, if that is still as it was written."""
-    with naming(path), path.open("r+b", buffering=0) as file:
-        start = file.seek(0, os.SEEK_END) - len(before)
-        if start < 0 or file.seek(start) < 0 or file.read() != before:
+    with naming(path), path.open("r+b") as file:
+        start = max(0, file.seek(0, os.SEEK_END) - len(before))
+        file.seek(start)
+        if file.read() != before:
             return  # another run has gone on in this file: its lines stay
-        try:
-            _overwrite(file, start, line)
-        except OSError:
-            with suppress(OSError):
-                _overwrite(file, start, before)
-            raise
-
-
-def _overwrite(file: FileIO, start: int, line: bytes) -> None:
-    file.seek(start)
-    rest = memoryview(line)
-    while rest:
-        rest = rest[file.write(rest) :]
-    file.truncate()
+        file.truncate(start)
+    try:
+        _append(path, line)
+    except OSError:
+        with suppress(OSError):
+            _append(path, before)
+        raise

@@ -54,8 +54,7 @@ class Round:
         rule that takes the first among equals follows the library's rule for ties.
     last_rounds : mapping of str to int
         The round in which each available client was last chosen, whether or not its update came; 0
-        for never. (A client whose update did not come does not enter the queue, but it has had its
-        turn: who fails must not be first in line for ever.)
+        for never.
     num_examples : mapping of str to float
         How many training examples clients have, as far as they have said.
     clients : tuple of str
@@ -118,14 +117,10 @@ class SelectionRule(ABC):
 
     Only `select` must be written. The rest is for rules that ask the clients for something or
     remember something.
-
-    Attributes
-    ----------
-    num_selected : int
-        How many clients a round selects.
     """
 
     num_selected: int
+    """How many clients a round selects."""
     chooses_unasked: ClassVar[bool] = False
     """Whether clients may be chosen that were not asked in the pre-round."""
 
@@ -174,10 +169,7 @@ class SelectionRule(ABC):
 
 
 def parameters(rule: type[SelectionRule]) -> dict[str, "Field[Any]"]:
-    """Return a rule's fields by the names that users give them, which ``metadata`` may say.
-
-    None for a rule that is no dataclass.
-    """
+    """Return a rule's fields by the names that users give them, which ``metadata`` may say."""
     found: tuple[Field[Any], ...] = fields(rule) if is_dataclass(rule) else ()
     return {each.metadata.get("name", each.name): each for each in found if each.init}
 
@@ -189,13 +181,7 @@ def replaced(rule: SelectionRule, **values: object) -> None:
 
 
 def check_rule(rule: object) -> None:
-    """Refuse what is no rule.
-
-    Raises
-    ------
-    TypeError
-        If it is something else, also the class of a rule, or does not say how many it selects.
-    """
+    """Refuse what is no rule, also the class of one; TypeError."""
     if isinstance(rule, type) and issubclass(rule, SelectionRule):
         raise TypeError(f"rule is the class {rule.__name__}: make one of it, {rule.__name__}(...)")
     if not isinstance(rule, SelectionRule):

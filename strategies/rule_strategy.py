@@ -52,12 +52,6 @@ def _signature(rule: type[SelectionRule], queue_length: int) -> Signature:
         Parameter(key, Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
         for key, field in parameters(rule).items()
     ]
+    base = Parameter("base", Parameter.POSITIONAL_OR_KEYWORD, annotation=Strategy)
     queue = Parameter("queue_length", Parameter.KEYWORD_ONLY, default=queue_length, annotation=int)
-    return Signature(
-        [
-            Parameter("base", Parameter.POSITIONAL_OR_KEYWORD, annotation=Strategy),
-            *given,
-            queue,
-            Parameter("options", Parameter.VAR_KEYWORD),
-        ]
-    )
+    return Signature([base, *given, queue, Parameter("options", Parameter.VAR_KEYWORD)])

@@ -69,8 +69,8 @@ class SelectionStrategy(Strategy):
     Raises
     ------
     ValueError
-        If an option is out of range, or the base strategy would wait for more clients than are
-        chosen, or leave some out.
+        If an option is out of range, or the base would wait for more clients than are chosen, or
+        leave some out.
     """
 
     def __init__(self, base: Strategy, rule: SelectionRule, **options: Any) -> None:
@@ -113,18 +113,12 @@ class SelectionStrategy(Strategy):
         """Run Flower's loop of rounds; with a checkpoint, those that are not done yet.
 
         See `flwr.serverapp.strategy.Strategy.start`, which this calls, and which gets all further
-        arguments that it has. The timeout for training is 600 seconds unless another is given, not
-        the hour of Flower's own.
+        arguments; one that it does not have is a TypeError. ``timeout`` is in seconds.
 
         ``should_stop(server_round, result) -> bool`` is asked after each round whether to stop
         early, as in Flower 1.43 but with every release. With a checkpoint, the rounds and the
         result are those of the whole run, and a run that has been stopped stays stopped when it is
         started again with a ``should_stop``.
-
-        Raises
-        ------
-        TypeError
-            If there is an argument that the installed Flower does not have.
         """
         check_whole(least=0, num_rounds=num_rounds)
         check_arguments(super().start, further)
@@ -156,23 +150,11 @@ class SelectionStrategy(Strategy):
         self._records.prepare()
         return loop(**arguments)
 
-    # --- training ---------------------------------------------------------------------------
-
     @heard
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Carry out the pre-round, choose, and return the training messages for the chosen.
-
-        Raises
-        ------
-        TooFewClientsError
-            If fewer than ``num_selected`` clients take part.
-        NoSummariesError
-            If too few summaries came, and it is plain that none will come or the option says stop.
-        ValueError
-            If the rule asks for a layer that the model does not have.
-        """
+        """Carry out the pre-round, choose, and return the training messages for the chosen."""
         round = self._opened(server_round, arrays, config, grid)
         meet_clients(round, self._roster, self.base, self.rule.num_selected)
         self._selector.open(round, self._roster)
@@ -195,13 +177,7 @@ class SelectionStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Drop the updates that cannot be used and hand the others on, sorted by client.
-
-        Raises
-        ------
-        EmptyRoundsError
-            If this was the last of too many rounds in a row without a new model.
-        """
+        """Drop the updates that cannot be used, and have the base aggregate the others."""
         round = self._current(server_round)
         if round.trained:
             raise SelectionError(f"round {round.number} has been aggregated already")
@@ -240,8 +216,6 @@ class SelectionStrategy(Strategy):
             raise SelectionError(f"round {number} was not configured by this strategy")
         return self._open
 
-    # --- evaluation: the base strategy's, on the clients that take part ------------------------
-
     @heard
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -261,8 +235,6 @@ class SelectionStrategy(Strategy):
         for listener in self.listeners:
             listener.evaluated(round.record, metrics)
         return metrics
-
-    # --- what it does, and what it remembers ----------------------------------------------------
 
     def summary(self) -> None:
         """Log what the strategy does, and then the base strategy's own summary."""

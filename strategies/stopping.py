@@ -16,8 +16,6 @@ __all__ = ["EvaluateFunction", "Loop", "ShouldStop", "naming_round"]
 
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 ShouldStop = Callable[[int, Result], bool]
-
-
 _Given = TypeVar("_Given")
 _Answer = TypeVar("_Answer")
 

@@ -18,32 +18,26 @@ class Traffic(RoundListener):
 
     def closed(self, record: RoundRecord, metrics: MetricRecord | None) -> None:
         """Tell of the first round with an update: in others none of it is known."""
-        if record.delivered and not self._told:
-            self._told = True
-            _log_traffic(record)
-
-
-def _log_traffic(record: RoundRecord) -> None:
-    training = record.bytes_up["training"]
-    summaries = sum(n for phase, n in record.bytes_up.items() if "pre-round" in phase)
-    clients = len(record.clients)
-    # Replies of clients that failed are short.
-    everybody = max(1, training * clients // len(record.delivered))
-    share = (training + summaries) / everybody
-    text = (
-        f"Round {record.round}: {_size(training)} of updates"
-        + (f" and {_size(summaries)} of summaries" if record.asked else "")
-        + f" went up, {share:.0%} of what the updates of all {clients} clients would take"
-    )
-    if share > 1 and summaries > training:  # else it is the choice of so many that costs
-        log(
-            WARNING,
-            "%s. A smaller sketch asks for less, such as sketch='coordinates:5%%@int8', and so do "
-            "fewer layers=[...]",
-            text,
+        if self._told or not record.delivered:
+            return
+        self._told = True
+        training, clients = record.bytes_up["training"], len(record.clients)
+        summaries = sum(n for phase, n in record.bytes_up.items() if "pre-round" in phase)
+        # Replies of clients that failed are short.
+        share = (training + summaries) / max(1, training * clients // len(record.delivered))
+        text = (
+            f"Round {record.round}: {_size(training)} of updates"
+            + (f" and {_size(summaries)} of summaries" if record.asked else "")
+            + f" went up, {share:.0%} of what the updates of all {clients} clients would take"
         )
-    else:
-        log(INFO, "%s", text)
+        level = INFO
+        if share > 1 and summaries > training:  # else it is the choice of so many that costs
+            level = WARNING
+            text += (
+                ". A smaller sketch asks for less, such as sketch='coordinates:5%@int8', and so do "
+                "fewer layers=[...]"
+            )
+        log(level, "%s", text)
 
 
 def _size(num_bytes: float) -> str:
