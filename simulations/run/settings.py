@@ -40,29 +40,22 @@ CHANGEABLE = (
 """The settings that may be others when a run goes on. All others decide what comes out."""
 
 _RUN = "run"
+_ABOUT = ("release", "clients", "examples", "check")
 _HEAD = f"# Written once, when the run began; what [{_RUN}] says shows that all of it is here.\n"
+_REMEDY = (
+    "going on with other settings would give another result. Put the file back as it was, or start "
+    "the run anew in another folder"
+)
 
 
 @dataclass(frozen=True)
 class SavedSettings:
-    """What ``config.toml`` says.
+    """What ``config.toml`` says."""
 
-    Attributes
-    ----------
-    settings : mapping of str to scalar
-        Every setting that the release knew which wrote them.
-    release : str
-        That release.
-    clients : int or None
-        How many clients the run has; None where whoever began it did not know.
-    examples : str
-        Fingerprint of data and frozen weights, see `task.inputs_fingerprint`.
-    """
-
-    settings: Mapping[str, Scalar]
+    settings: Mapping[str, Scalar]  # those that the release knew which wrote them
     release: str
-    clients: int | None
-    examples: str
+    clients: int | None  # None where whoever began the run did not know
+    examples: str  # fingerprint of data and frozen weights
 
 
 def installed_version(package: str) -> str:
@@ -74,24 +67,7 @@ def installed_version(package: str) -> str:
 
 
 def keep_settings(folder: Path, config: Config, clients: int | None = None) -> None:
-    """Write a run's settings if they are not there; else make sure that they are the same.
-
-    Parameters
-    ----------
-    folder : Path
-        The run's folder.
-    config : Config
-        The settings.
-    clients : int, optional (default: None)
-        How many clients there are, if that is known.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the run is to be resumed, and there are no settings.
-    ValueError
-        If those that are there cannot be read, or are others.
-    """
+    """Write a run's settings if they are not there; else make sure that they are the same."""
     if config.resume or (folder / SETTINGS).exists():
         refuse_other_settings(folder, config, clients)
         return
@@ -102,22 +78,12 @@ def keep_settings(folder: Path, config: Config, clients: int | None = None) -> N
         "examples": inputs_fingerprint(config),
     }
     about["check"] = _check(settings, about)
-    write_whole(
-        folder / SETTINGS,
-        f"{_HEAD}{format_toml(settings)}\n[{_RUN}]\n{format_toml(about)}",
-    )
+    text = f"{_HEAD}{format_toml(settings)}\n[{_RUN}]\n{format_toml(about)}"
+    write_whole(folder / SETTINGS, text)
 
 
 def read_settings(folder: Path) -> SavedSettings:
-    """Read what `keep_settings` wrote.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the folder holds no run.
-    ValueError
-        If the file is cut off or changed; names what it lacks.
-    """
+    """Read what `keep_settings` wrote; a file that was cut off or changed is refused."""
     file = folder / SETTINGS
     if not file.is_file():
         raise FileNotFoundError(f"{folder} holds no run to resume: it has no {SETTINGS}")
@@ -126,36 +92,20 @@ def read_settings(folder: Path) -> SavedSettings:
     except ValueError as error:
         raise ValueError(f"{error}: {_REMEDY}") from None
     about = found.pop(_RUN, None)
-    whole = isinstance(about, dict) and about.get("check") == _check(found, about)
-    if not whole:
+    has = about if isinstance(about, dict) else {}
+    if not has or has.get("check") != _check(found, has):
         lacks = [key for key in default_run_config() if key not in found]
-        has = about if isinstance(about, dict) else {}
         lacks += [f"{key} in [{_RUN}]" for key in _ABOUT if key not in has]
         what = f"it lacks {', '.join(lacks)}" if lacks else "its check does not match"
         raise ValueError(
             f"{file} is cut off, was changed, or was written before releases were noted in it "
             f"({what}): {_REMEDY}"
         )
-    return SavedSettings(found, about["release"], about["clients"] or None, about["examples"])
-
-
-_ABOUT = ("release", "clients", "examples", "check")
-_REMEDY = (
-    "going on with other settings would give another result. Put the file back as it was, or start "
-    "the run anew in another folder"
-)
+    return SavedSettings(found, has["release"], has["clients"] or None, has["examples"])
 
 
 def refuse_other_settings(folder: Path, config: Config, clients: int | None = None) -> None:
-    """Refuse to go on with other settings, data, weights or clients than a run was started with.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the folder holds no run.
-    ValueError
-        If something differs that decides the result, or what is there cannot be read.
-    """
+    """Refuse to go on with other settings, data, weights or clients than a run was started with."""
     saved = read_settings(folder)
     # Settings that are newer than the run had their defaults.
     before = default_run_config() | dict(saved.settings)

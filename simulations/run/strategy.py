@@ -16,31 +16,18 @@ from ..machine.logs import errors_only
 
 __all__ = ["build_strategy", "parameter_names"]
 
+_WEIGHTED_BY = {"examples": "num-examples", "uniform": "uniform-weight"}
 _KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
 def build_strategy(config: Config, checkpoint: Path | None = None) -> SelectionStrategy:
-    """Return the selection strategy of the settings, around Flower's FedAvg.
-
-    Parameters
-    ----------
-    config : Config
-        The settings.
-    checkpoint : Path, optional (default: None)
-        Folder in which the run is saved after each round; not saved if None.
-
-    Raises
-    ------
-    ValueError
-        If a setting does not suit the strategy, or its import path leads to no rule.
-    """
-    weights = {"examples": "num-examples", "uniform": "uniform-weight"}
+    """Return the selection strategy of the settings, around Flower's FedAvg."""
     with errors_only():  # that clients do not evaluate: the server does
         base = FedAvg(
             fraction_evaluate=0.0,
             min_train_nodes=1,
             min_available_nodes=1,
-            weighted_by_key=weights[config.aggregation],
+            weighted_by_key=_WEIGHTED_BY[config.aggregation],
         )
     options: dict[str, Any] = {
         "seed": config.seed,
@@ -49,13 +36,13 @@ def build_strategy(config: Config, checkpoint: Path | None = None) -> SelectionS
     }
     if config.queue_length >= 0:
         options["queue_length"] = config.queue_length
+    rule_type = _rule_type(config.strategy)
+    given = _checked(config.strategy, rule_type, config.rule_parameters)
     if ":" in config.strategy:
-        rule = _make_rule(config.strategy, config.num_selected, config.rule_parameters)
-        return SelectionStrategy(base, rule, **options)
-    make = STRATEGIES[config.strategy]
-    given = _defaults(config) | _checked(config.strategy, make.rule_type, config.rule_parameters)
+        return SelectionStrategy(base, _make_rule(config, rule_type, given), **options)
+    values = {"num_selected": config.num_selected, **_defaults(config), **given}
     try:
-        return make(base, num_selected=config.num_selected, **given, **options)
+        return STRATEGIES[config.strategy](base, **values, **options)
     except TypeError as error:
         raise ValueError(
             f"strategy = {config.strategy!r}, rule = {config.rule!r}: {error}"
@@ -64,9 +51,7 @@ def build_strategy(config: Config, checkpoint: Path | None = None) -> SelectionS
 
 def parameter_names(config: Config) -> list[str]:
     """Return the parameters that the rule of the settings has besides how many it selects."""
-    path = config.strategy
-    known = parameters(_import_rule(path) if ":" in path else STRATEGIES[path].rule_type)
-    return [name for name in known if name != "num_selected"]
+    return [name for name in parameters(_rule_type(config.strategy)) if name != "num_selected"]
 
 
 def _defaults(config: Config) -> dict[str, Any]:
@@ -88,6 +73,7 @@ def _checked(strategy: str, rule: type[SelectionRule], given: dict[str, Any]) ->
     known = parameters(rule)
     known.pop("num_selected", None)  # a setting of its own
     hints = get_type_hints(rule)
+    checked: dict[str, Any] = {}
     for key, value in given.items():
         if key == "num_selected":
             raise ValueError("rule.num_selected is the setting num-selected: use that")
@@ -103,49 +89,48 @@ def _checked(strategy: str, rule: type[SelectionRule], given: dict[str, Any]) ->
                 f"rule.{key} = {value!r} of strategy = {strategy!r} must be {_KINDS[kind]}, not "
                 f"{type(value).__name__}"
             )
-    return {key: _of_kind(hints[known[key].name], value) for key, value in given.items()}
+        # Names may be written as in other settings: "fc1, fc2".
+        if isinstance(value, str) and tuple[str, ...] in (kind, *get_args(kind)):
+            value = [name.strip() for name in value.split(",") if name.strip()]
+        checked[key] = tuple(value) if isinstance(value, list) else value
+    return checked
 
 
-def _of_kind(kind: Any, value: Any) -> Any:
-    """Return a list as a tuple; also one that is written as in other settings: "fc1, fc2"."""
-    if isinstance(value, str) and tuple[str, ...] in (kind, *get_args(kind)):
-        value = [name.strip() for name in value.split(",") if name.strip()]
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _make_rule(path: str, num_selected: int, given: dict[str, Any]) -> SelectionRule:
-    kind = _import_rule(path)
-    values = _checked(path, kind, given)
-    known = parameters(kind)
+def _make_rule(config: Config, kind: type[Any], given: dict[str, Any]) -> SelectionRule:
+    known, number = parameters(kind), config.num_selected
     try:
         rule: SelectionRule = kind(
-            num_selected=num_selected, **{known[key].name: values[key] for key in values}
+            num_selected=number, **{known[key].name: value for key, value in given.items()}
         )
     except Exception as error:  # whatever somebody else's class raises
         raise ValueError(
-            f"strategy = {path!r}: {kind.__name__}(num_selected={num_selected}) raised "
+            f"strategy = {config.strategy!r}: {kind.__name__}(num_selected={number}) raised "
             f"{type(error).__name__}: {error}. Other fields of a rule need defaults or rule.KEY"
         ) from error
     return rule
 
 
-def _import_rule(path: str) -> "type[Any]":
-    module_name, _, name = path.partition(":")
+def _rule_type(strategy: str) -> type[SelectionRule]:
+    """Return the rule of the library that has a name, or what an import path leads to."""
+    module_name, is_path, name = strategy.partition(":")
+    if not is_path:
+        return STRATEGIES[strategy].rule_type
     try:
         module = import_module(module_name)
     except Exception as error:  # whatever a module raises when it is imported
         if isinstance(error, ModuleNotFoundError) and error.name == module_name:
             raise ValueError(
-                f"strategy = {path!r}: {error}. Install the module where the server runs, or put "
-                "its folder on PYTHONPATH"
+                f"strategy = {strategy!r}: {error}. Install the module where the server runs, or "
+                "put its folder on PYTHONPATH"
             ) from None
         raise ValueError(
-            f"strategy = {path!r}: importing {module_name} raised {type(error).__name__}: {error}"
+            f"strategy = {strategy!r}: importing {module_name} raised {type(error).__name__}: "
+            f"{error}"
         ) from error
     rule = getattr(module, name, None)
     if not (isinstance(rule, type) and issubclass(rule, SelectionRule)):
         raise ValueError(
-            f"strategy = {path!r}: {module_name} has no selection rule {name!r}; name a subclass "
-            "of pncs_flower.strategies.SelectionRule"
+            f"strategy = {strategy!r}: {module_name} has no selection rule {name!r}; name a "
+            "subclass of pncs_flower.strategies.SelectionRule"
         )
     return rule
