@@ -9,6 +9,7 @@ from errno import EIO
 from hashlib import sha256
 from logging import WARNING
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,9 +27,8 @@ _MANIFEST = "manifest"
 class Checkpoint(NamedTuple):
     """What is saved of a run after a round."""
 
-    about: dict[str, Any]  # what is known before the state is read, as JSON
-    state: dict[str, Any]  # as an `Encoder` wrote it
-    arrays: dict[str, np.ndarray]  # of the state
+    manifest: dict[str, Any]  # what is not in arrays, as JSON
+    arrays: dict[str, np.ndarray]
     lines: list[str]  # of rounds: all when it is read, those since the last one when it is written
 
 
@@ -43,26 +43,24 @@ class CheckpointFolder:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder)
-        self._lines = self._folder / "rounds.log"
+        self.path = Path(folder)
+        self._lines = self.path / "rounds.log"
         # Of the lines that the newest checkpoint says are its own.
         self._size, self._sum = 0, sha256()
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Make sure that the folder can be written, and by nobody else meanwhile."""
-        probe = self._folder / f"writable{PARTIAL}"
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            probe.touch()
-            probe.unlink()
+            self.path.mkdir(parents=True, exist_ok=True)
+            TemporaryFile(dir=self.path).close()
         except OSError as error:
             raise ValueError(
-                f"checkpoint is {str(self._folder)!r}, where nothing can be written: "
+                f"checkpoint is {str(self.path)!r}, where nothing can be written: "
                 f"{error.strerror}. Give the path of a folder"
             ) from None
-        with held(self._folder):
-            for left in self._folder.glob(f"round-*{PARTIAL}"):
+        with held(self.path):
+            for left in self.path.glob(f"round-*{PARTIAL}"):
                 left.unlink(missing_ok=True)
             yield
 
@@ -71,17 +69,13 @@ class CheckpointFolder:
         added = self._append(checkpoint.lines)
         size, total = self._size + len(added), self._sum.copy()
         total.update(added)
-        about = {**checkpoint.about, "log": [size, total.hexdigest()]}
-        manifest = json.dumps({"about": about, "state": checkpoint.state}).encode()
+        manifest = json.dumps({**checkpoint.manifest, "log": [size, total.hexdigest()]}).encode()
         archive = io.BytesIO()
-        entries: dict[str, Any] = {
-            _MANIFEST: np.frombuffer(manifest, np.uint8),
-            **checkpoint.arrays,
-        }
+        entries: dict[str, Any] = checkpoint.arrays | {_MANIFEST: np.frombuffer(manifest, np.uint8)}
         np.savez(archive, allow_pickle=False, **entries)
         body = archive.getvalue()
         head = f"{_FORMAT} {sha256(body).hexdigest()}\n".encode()
-        write_whole(self._folder / f"round-{round_number:08d}.checkpoint", head + body)
+        write_whole(self.path / f"round-{round_number:08d}.checkpoint", head + body)
         self._size, self._sum = size, total
         for old in self._checkpoints()[:-_KEPT]:
             old.unlink(missing_ok=True)
@@ -101,13 +95,13 @@ class CheckpointFolder:
             return found
         if problems:
             raise ValueError(
-                f"no checkpoint in {self._folder} can be used ({'; '.join(problems)}). Remove that "
+                f"no checkpoint in {self.path} can be used ({'; '.join(problems)}). Remove that "
                 "folder to start from the first round"
             )
         return None
 
     def _checkpoints(self) -> list[Path]:
-        return sorted(path for path in self._folder.glob("round-*.checkpoint") if path.is_file())
+        return sorted(path for path in self.path.glob("round-*.checkpoint") if path.is_file())
 
     def _read(self, path: Path) -> Checkpoint:
         head, _, body = path.read_bytes().partition(b"\n")
@@ -122,8 +116,7 @@ class CheckpointFolder:
         with np.load(io.BytesIO(body), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         manifest = json.loads(arrays.pop(_MANIFEST).tobytes())
-        lines = self._read_lines(*manifest["about"]["log"])
-        return Checkpoint(manifest["about"], manifest["state"], arrays, lines)
+        return Checkpoint(manifest, arrays, self._read_lines(*manifest["log"]))
 
     def _append(self, lines: Iterable[str]) -> bytes:
         """Add lines of rounds, which count once a checkpoint says so, and return them as bytes."""

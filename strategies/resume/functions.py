@@ -9,7 +9,6 @@ import numpy as np
 __all__ = ["fingerprint"]
 
 _PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes)
-_NUMPY = (np.number, np.bool_, np.str_)
 
 
 def fingerprint(function: Any) -> str:
@@ -23,35 +22,32 @@ def fingerprint(function: Any) -> str:
 
 def _is_nameless(value: Any) -> bool:
     # The name of the code, for a decorator gives its function the name of another.
-    if not isinstance(value, FunctionType):
-        return False
-    return any(part in value.__code__.co_qualname for part in ("<lambda>", "<locals>"))
+    return isinstance(value, FunctionType) and any(
+        part in value.__code__.co_qualname for part in ("<lambda>", "<locals>")
+    )
 
 
 def _of(value: Any, above: list[FunctionType]) -> str:
     if type(value) in _PLAIN:
         return repr(value)
-    if isinstance(value, _NUMPY):
+    if isinstance(value, (np.number, np.bool_, np.str_)):
         return f"{value.dtype} {value.item()!r}"
     if type(value) is slice:
         value = (value.start, value.stop, value.step)
+    elif isinstance(value, CodeType):
+        arguments = (value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount)
+        names = (value.co_names, value.co_varnames)
+        made = (value.co_code, value.co_exceptiontable, value.co_consts)
+        value = (*made, *names, *arguments, value.co_flags)
+    elif _is_nameless(value) and not any(value is other for other in above):  # it may call itself
+        above = [*above, value]
+        defaults = (value.__defaults__, *sorted((value.__kwdefaults__ or {}).items()))
+        value = (value.__code__, defaults, *_closure(value))
     if type(value) in (tuple, frozenset):
         parts = [_of(part, above) for part in value]
         return f"{type(value).__name__} {parts if type(value) is tuple else sorted(parts)}"
-    if isinstance(value, CodeType):
-        return _of(_parts_of_code(value), above)
-    if _is_nameless(value) and not any(value is other for other in above):  # it may call itself
-        defaults = (value.__defaults__, *sorted((value.__kwdefaults__ or {}).items()))
-        made = (value.__code__, defaults, *_closure(value))
-        return _of(made, [*above, value])
     named = isinstance(value, (type, FunctionType, BuiltinFunctionType))
     return str((value if named else type(value)).__qualname__)
-
-
-def _parts_of_code(code: CodeType) -> tuple[Any, ...]:
-    arguments = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
-    names = (code.co_names, code.co_varnames)
-    return (code.co_code, code.co_exceptiontable, code.co_consts, *names, *arguments)
 
 
 def _closure(function: FunctionType) -> list[Any]:

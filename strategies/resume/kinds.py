@@ -6,30 +6,20 @@ import re
 import sys
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from ..errors import UnsavableError
-from .objects import (
-    CONTAINERS,
-    Parts,
-    content_of,
-    fill,
-    make_enum,
-    make_object,
-    parts_of_enum,
-    parts_of_object,
-    problem_of,
-)
+from . import objects
+from .objects import Kind, Parts
 
 __all__ = ["CHANGING", "KINDS", "is_setting", "kind_of"]
 
@@ -44,21 +34,9 @@ _SETTINGS = (
     *(type(threading.Lock()), type(threading.RLock())),
 )
 _RECORDS: tuple[Any, ...] = (ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
-_BIT_GENERATORS: dict[str, Any] = {
-    name: getattr(np.random, name) for name in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
-}
-_NUMBERS = [
-    np.dtype(code).type for code in ("?", *np.typecodes["AllInteger"], *np.typecodes["AllFloat"])
-]
+_BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+_NUMBERS = [np.dtype(code).type for code in "?bBhHiIlLqQefdgFDG"]
 _WITH_ATTRIBUTES = (OrderedDict, Counter, partial)  # which they may have, as a state_dict has
-
-
-class Kind(NamedTuple):
-    """The types whose values are of a kind, if these say it all; how they are taken apart, made."""
-
-    types: Sequence[type]
-    parts: Callable[[Any], Parts]
-    make: Callable[..., Any]
 
 
 def is_setting(value: Any) -> bool:
@@ -84,7 +62,7 @@ def kind_of(value: Any, path: str) -> str:
     elif torch is not None and isinstance(value, torch.Tensor):
         kind, problem = "tensor", _problem_of_tensor(torch, value)
     else:
-        kind, problem = "enum" if isinstance(value, Enum) else "object", problem_of(value)
+        kind, problem = "enum" if isinstance(value, Enum) else "object", objects.problem_of(value)
     if problem or kind is None:
         raise UnsavableError(f"{path} {problem}")
     return kind
@@ -116,7 +94,7 @@ def _problem_of_tensor(torch: Any, value: Any) -> str:
     return f"is a tensor that {problem}"
 
 
-def _unnamed(*parts: Any) -> Parts:
+def _plain(*parts: Any) -> Parts:
     return [("", part) for part in parts]
 
 
@@ -124,13 +102,13 @@ def _parts_of_bit_generator(value: Any) -> Parts:
     # With the seed that it spawns others from, which has another name before NumPy 1.25.
     seed = getattr(value, "seed_seq", None) or getattr(value, "_seed_seq", None)
     spawning = seed.state if type(seed) is np.random.SeedSequence else None
-    return _unnamed(type(value).__name__, value.state, spawning)
+    return _plain(type(value).__name__, value.state, spawning)
 
 
 def _make_bit_generator(name: str, state: Any, spawning: dict[str, Any] | None) -> Any:
     if name not in _BIT_GENERATORS:
         raise ValueError(f"unknown bit generator {name!r} in a checkpoint")
-    generator = _BIT_GENERATORS[name](spawning and np.random.SeedSequence(**spawning))
+    generator = getattr(np.random, name)(spawning and np.random.SeedSequence(**spawning))
     generator.state = state
     return generator
 
@@ -150,7 +128,7 @@ def _make_random(state: Any) -> random.Random:
 def _parts_of_storage(value: Any) -> Parts:
     torch: Any = sys.modules["torch"]
     whole = torch.empty(0, dtype=torch.uint8, device=value.device).set_(value)
-    return _unnamed(str(value.device), whole.cpu().numpy())
+    return _plain(str(value.device), whole.cpu().numpy())
 
 
 def _make_storage(device: str, values: np.ndarray) -> Any:
@@ -166,7 +144,7 @@ def _parts_of_tensor(value: Any) -> Parts:
     dtype = str(value.dtype).removeprefix("torch.")
     # Tensors that are parts of one another have one storage.
     storage = value.untyped_storage()
-    return _unnamed(type(value).__name__, dtype, value.requires_grad, storage, *place)
+    return _plain(type(value).__name__, dtype, value.requires_grad, storage, *place)
 
 
 def _make_tensor(kind: str, dtype: str, requires_grad: bool, storage: Any, *place: Any) -> Any:
@@ -178,20 +156,14 @@ def _make_tensor(kind: str, dtype: str, requires_grad: bool, storage: Any, *plac
     return value.requires_grad_(requires_grad)
 
 
-def _parts_of_flower_array(value: Array) -> Parts:
-    # Its data are arrays to the checkpoint, too.
-    data = np.frombuffer(value.data, dtype=np.uint8)
-    return _unnamed(value.dtype, tuple(value.shape), value.stype, data)
-
-
 KINDS: dict[str, Kind] = {
-    **{k.__name__: Kind([k], partial(content_of, k), partial(fill, k, k)) for k in CONTAINERS},
-    **{k.__name__: Kind([k], lambda v: _unnamed(dict(v)), k) for k in _RECORDS},
-    "bytes": Kind([bytes], lambda v: _unnamed(v.hex()), bytes.fromhex),
-    "path": Kind([type(Path())], lambda v: _unnamed(str(v)), Path),
+    **objects.KINDS,
+    **{k.__name__: Kind([k], lambda v: _plain(dict(v)), k) for k in _RECORDS},
+    "bytes": Kind([bytes], lambda v: _plain(v.hex()), bytes.fromhex),
+    "path": Kind([type(Path())], lambda v: _plain(str(v)), Path),
     "datetime": Kind(
         [datetime],
-        lambda v: _unnamed(v.isoformat(), v.fold),
+        lambda v: _plain(v.isoformat(), v.fold),
         lambda text, fold: datetime.fromisoformat(text).replace(fold=fold),
     ),
     "method": Kind(
@@ -204,32 +176,33 @@ KINDS: dict[str, Kind] = {
         lambda v: [(".func", v.func), (".args", v.args), (".keywords", v.keywords)],
         lambda function, args, keywords: partial(function, *args, **keywords),
     ),
-    "enum": Kind([], parts_of_enum, make_enum),
-    "object": Kind([], parts_of_object, make_object),
     # Not as an array, which cuts zeros off its end.
-    "text": Kind([np.str_], lambda v: _unnamed("".join(v)), np.str_),
+    "text": Kind([np.str_], lambda v: _plain("".join(v)), np.str_),
     "number": Kind(
         _NUMBERS,
-        lambda v: _unnamed(v.dtype.char, v.tobytes().hex()),
+        lambda v: _plain(v.dtype.char, v.tobytes().hex()),
         lambda code, content: np.frombuffer(bytes.fromhex(content), code)[0],
     ),
-    "random": Kind([random.Random], lambda v: _unnamed(v.getstate()), _make_random),
+    "random": Kind([random.Random], lambda v: _plain(v.getstate()), _make_random),
     "bit-generator": Kind(
-        [*_BIT_GENERATORS.values()], _parts_of_bit_generator, _make_bit_generator
+        [getattr(np.random, name) for name in _BIT_GENERATORS],
+        _parts_of_bit_generator,
+        _make_bit_generator,
     ),
     "generator": Kind(
-        [np.random.Generator], lambda v: _unnamed(v.bit_generator), np.random.Generator
+        [np.random.Generator], lambda v: _plain(v.bit_generator), np.random.Generator
     ),
     "random-state": Kind(
         [np.random.RandomState],
-        lambda v: _unnamed(v._bit_generator, v.get_state(legacy=False)),
+        lambda v: _plain(v._bit_generator, v.get_state(legacy=False)),
         _make_random_state,
     ),
     "storage": Kind([], _parts_of_storage, _make_storage),
     "tensor": Kind([], _parts_of_tensor, _make_tensor),
     "flower-array": Kind(
         [Array],
-        _parts_of_flower_array,
+        # Its data are arrays to the checkpoint, too.
+        lambda v: _plain(v.dtype, tuple(v.shape), v.stype, np.frombuffer(v.data, np.uint8)),
         lambda dtype, shape, stype, data: Array(dtype, shape, stype, data.tobytes()),
     ),
 }

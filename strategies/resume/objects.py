@@ -2,30 +2,29 @@
 
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, Flag
-from typing import Any
+from functools import partial
+from types import MemberDescriptorType
+from typing import Any, NamedTuple
 
-__all__ = [
-    "CONTAINERS",
-    "Parts",
-    "attributes",
-    "content_of",
-    "fill",
-    "make_enum",
-    "make_object",
-    "parts_of_enum",
-    "parts_of_object",
-    "problem_of",
-    "set_attribute",
-]
+__all__ = ["KINDS", "Kind", "Parts", "attributes", "problem_of", "set_attribute"]
 
 Parts = Iterable[tuple[str, Any]]
 """The parts of a value, each after what its name adds to the value's."""
 
-CONTAINERS = (OrderedDict, defaultdict, Counter, dict, deque, list, set, tuple, frozenset)
-"""Classes of Python's that hold others; those before their bases."""
 
+class Kind(NamedTuple):
+    """The types whose values are of a kind, if these say it all; how they are taken apart, made."""
+
+    types: Sequence[type]
+    parts: Callable[[Any], Parts]
+    make: Callable[..., Any]
+
+
+# Classes of Python's that hold others, those before their bases; and what some are made with.
+_CONTAINERS = (OrderedDict, defaultdict, Counter, dict, deque, list, set, tuple, frozenset)
+_MADE_WITH = {defaultdict: "default_factory", deque: "maxlen"}
 # Whose own ways of copying do nothing that matters: dataclasses with slots, networks.
 _HARMLESS = ("dataclasses", "torch.nn.modules.")
 _USE = (
@@ -33,39 +32,6 @@ _USE = (
     "and objects of classes that have no more than such attributes"
 )
 _POINTER = object.__basicsize__ // 2  # an object is a count and the address of its class
-
-
-def content_of(base: Any, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a container holds, past whatever a class of a user does when it is asked."""
-    if base is defaultdict:
-        yield ".default_factory", value.default_factory
-    if base is deque:
-        yield ".maxlen", value.maxlen
-    if issubclass(base, dict):
-        for key, entry in base.items(value):
-            yield f"[{key!r}]", key
-            yield f"[{key!r}]", entry
-    elif base is not object:
-        for place, entry in enumerate(base.__iter__(value)):
-            yield f"[{place}]", entry
-
-
-def fill(base: Any, kind: type, *parts: Any) -> Any:
-    """Make a container, or an object of a class of a user that is one, with what it holds."""
-    if base in (tuple, frozenset):
-        return base.__new__(kind, parts)
-    value = base.__new__(kind)
-    if base in (list, set):
-        base.__init__(value, parts)
-    elif base is deque:
-        base.__init__(value, parts[1:], parts[0])
-    elif base is defaultdict:
-        base.__init__(value, parts[0])
-        parts = parts[1:]
-    if issubclass(base, dict):
-        for key, entry in zip(parts[::2], parts[1::2], strict=True):
-            base.__setitem__(value, key, entry)
-    return value
 
 
 def attributes(value: Any) -> dict[str, Any]:
@@ -97,17 +63,47 @@ def problem_of(value: Any) -> str:
     )
 
 
-def parts_of_object(value: Any) -> Iterator[tuple[str, Any]]:
+def _content_of(base: Any, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a container holds, past whatever a class of a user does when it is asked."""
+    if base in _MADE_WITH:
+        yield f".{_MADE_WITH[base]}", getattr(value, _MADE_WITH[base])
+    if issubclass(base, dict):
+        for key, entry in base.items(value):
+            yield f"[{key!r}]", key
+            yield f"[{key!r}]", entry
+    elif base is not object:
+        for place, entry in enumerate(base.__iter__(value)):
+            yield f"[{place}]", entry
+
+
+def _fill(base: Any, kind: type, *parts: Any) -> Any:
+    """Make a container, or an object of a class of a user that is one, with what it holds."""
+    if base in (tuple, frozenset):
+        return base.__new__(kind, parts)
+    made_with = parts[: base in _MADE_WITH]
+    content = parts[len(made_with) :]
+    value = base.__new__(kind)
+    if base in (list, set, deque):
+        base.__init__(value, content, *made_with)
+    elif base is defaultdict:
+        base.__init__(value, *made_with)
+    if issubclass(base, dict):
+        for key, entry in zip(content[::2], content[1::2], strict=True):
+            base.__setitem__(value, key, entry)
+    return value
+
+
+def _parts_of_object(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield an object's class by name, the size of its content, this, and its attributes."""
     kind = type(value)
-    content = list(content_of(_base(kind), value))
+    content = list(_content_of(_base(kind), value))
     yield from (("", kind.__module__), ("", kind.__qualname__), ("", len(content)))
     yield from content
     for name, entry in attributes(value).items():
         yield from (("", name), (f".{name}", entry))
 
 
-def make_object(module: str, name: str, size: int, *rest: Any) -> Any:
+def _make_object(module: str, name: str, size: int, *rest: Any) -> Any:
     """Make an object of its parts, or raise ValueError if its class is not there or not allowed."""
     kind = _find(module, name)
     if kind is None:
@@ -117,19 +113,19 @@ def make_object(module: str, name: str, size: int, *rest: Any) -> Any:
         )
     if problem := _problem_of_class(kind):
         raise ValueError(f"the class {module}.{name} of an object in the checkpoint: {problem}")
-    value = fill(_base(kind), kind, *rest[:size])
+    value = _fill(_base(kind), kind, *rest[:size])
     for attribute, entry in zip(rest[size::2], rest[size + 1 :: 2], strict=True):
         set_attribute(value, attribute, entry)
     return value
 
 
-def parts_of_enum(value: Any) -> Parts:
+def _parts_of_enum(value: Any) -> Parts:
     """Return the class of a member of an enumeration by name, and which it is."""
     which = value.value if isinstance(value, Flag) else value.name
     return [("", type(value).__module__), ("", type(value).__qualname__), ("", which)]
 
 
-def make_enum(module: str, name: str, which: Any) -> Any:
+def _make_enum(module: str, name: str, which: Any) -> Any:
     """Return a member of an enumeration."""
     kind: Any = _find(module, name)
     if kind is None or not issubclass(kind, Enum):
@@ -147,7 +143,7 @@ def _find(module: str, name: str) -> type | None:
 
 def _base(kind: type) -> Any:
     """Return the class of Python's own that holds an object's content."""
-    return next((base for base in CONTAINERS if issubclass(kind, base)), object)
+    return next((base for base in _CONTAINERS if issubclass(kind, base)), object)
 
 
 def _problem_of_class(kind: type) -> str:
@@ -174,12 +170,18 @@ def _problem_of_class(kind: type) -> str:
 
 def _slots(kind: type) -> list[str]:
     """Return the names of all slots of a class, as they are known outside of it."""
-    names = []
-    for owner in kind.__mro__:
-        slots = vars(owner).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name in ("__dict__", "__weakref__"):
-                continue
-            hidden = name.startswith("__") and not name.endswith("__")
-            names.append(f"_{owner.__name__.lstrip('_')}{name}" if hidden else name)
-    return names
+    return [
+        name
+        for owner in kind.__mro__
+        if "__slots__" in vars(owner)
+        for name, member in vars(owner).items()
+        if isinstance(member, MemberDescriptorType)
+    ]
+
+
+KINDS = {
+    **{k.__name__: Kind([k], partial(_content_of, k), partial(_fill, k, k)) for k in _CONTAINERS},
+    "enum": Kind([], _parts_of_enum, _make_enum),
+    "object": Kind([], _parts_of_object, _make_object),
+}
+"""Containers, members of enumerations, and objects of all other classes."""

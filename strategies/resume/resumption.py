@@ -1,50 +1,31 @@
 """Carries a run on from its last checkpoint, under Flower's own loop of rounds."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.common import log
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Result
 
 from ..errors import SelectionError, UnsavableError
-from ..options import SelectionOptions
 from ..record import RoundListener, RoundRecord
-from ..rule import SelectionRule
 from ..stopping import EvaluateFunction, ShouldStop
 from .checkpoint import Checkpoint, CheckpointFolder
-from .remembered import Remembered
-from .settings import check_same, settings_of
-from .snapshot import Decoder, Encoder, encode
+from .remembered import Remembered, encoded
+from .settings import Resumable, check_same, settings_of, survey
+from .snapshot import Decoder, Encoder
 
-__all__ = ["Resumable", "Resumption"]
+__all__ = ["Resumption"]
 
 # What is saved beside the attributes of the base strategy and of the rule.
 _STATE = ("the model", "the configs", "the state of the rule")
-
-
-class Resumable(Protocol):
-    """What a run is taken up with: a strategy's settings, history and state."""
-
-    base: Strategy
-    rule: SelectionRule
-    options: SelectionOptions
-    history: list[RoundRecord]
-
-    def state(self) -> dict[str, Any]:
-        """Return all that later choices depend on."""
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take up what `state` returned."""
-
-    def restore_history(self, records: list[RoundRecord]) -> None:
-        """Take up the records of the rounds already done."""
+_METRICS = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
 
 
 class Resumption(RoundListener):
@@ -54,7 +35,6 @@ class Resumption(RoundListener):
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self._path = folder
         self._folder = CheckpointFolder(folder)
         self._strategy: Resumable | None = None
         self._remembered = Remembered()
@@ -84,13 +64,9 @@ class Resumption(RoundListener):
             "evaluate_config": ConfigRecord() if evaluate_config is None else evaluate_config,
         }
         self._remembered = Remembered(strategy.base, strategy.rule)
-        settings = settings_of(
-            strategy.rule, strategy.base, strategy.options, initial_arrays, self._configs
-        )
-        self._about = {
-            "settings": settings | self._remembered.settings,
-            "made": self._remembered.made,
-        }
+        settings = settings_of(strategy, initial_arrays, self._configs)
+        settings |= self._remembered.attributes()
+        self._about = survey(settings, self._remembered.there)
         self._result = Result(arrays=initial_arrays)
         with self._folder.held():
             saved = self._folder.load()
@@ -121,16 +97,17 @@ class Resumption(RoundListener):
             return self._result
 
     def _say_what_is_left(self, num_rounds: int) -> None:
-        if 0 < self._offset < num_rounds:
-            log(INFO, "Going on after round %d of %d.", self._offset, num_rounds)
-        elif 0 < self._offset == num_rounds:
-            log(INFO, "All %d rounds are done already: nothing is left to do.", num_rounds)
-        elif self._offset > num_rounds:
+        done = self._offset
+        if 0 < done < num_rounds:
+            log(INFO, "Going on after round %d of %d.", done, num_rounds)
+        elif 0 < done == num_rounds:
+            log(INFO, "All %d rounds are done already: nothing is left to do.", done)
+        elif done > num_rounds:
             log(
                 WARNING,
                 "The run in %s has %d rounds already, more than the %d asked for: nothing is left "
                 "to do, and its result is that of %d rounds.",
-                *(self._path, self._offset, num_rounds, self._offset),
+                *(self._folder.path, done, num_rounds, done),
             )
 
     def opened(self, record: RoundRecord, arrays: ArrayRecord) -> None:
@@ -177,9 +154,9 @@ class Resumption(RoundListener):
             return  # saved before, or nothing has happened yet
         about = {**self._about, "round": number, "stopped": self._stopped}
         try:
-            state = self._encoded(strategy)
+            nodes, arrays = self._encoded(strategy)
             lines = [self._line(record) for record in strategy.history[self._saved :]]
-            self._folder.save(number, Checkpoint(about, *state, lines))
+            self._folder.save(number, Checkpoint({**about, "state": nodes}, arrays, lines))
         except (OSError, UnsavableError) as error:
             if isinstance(error, UnsavableError) and not last:
                 raise
@@ -197,20 +174,19 @@ class Resumption(RoundListener):
     def _encoded(self, strategy: Resumable) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return the run's state as JSON and arrays."""
         encoder = Encoder(self._remembered.there)
-        nodes = self._remembered.state(encoder)
+        attributes = self._remembered.attributes()
+        nodes = {name: encoded(encoder, value, name) for name, value in attributes.items()}
         values = (self._result.arrays, self._configs, strategy.state())
-        for name, value in zip(_STATE, values, strict=True):
-            nodes[name] = encoder.encode(value, name)
+        nodes |= {name: encoder.encode(v, name) for name, v in zip(_STATE, values, strict=True)}
         encoder.check()
         return nodes, encoder.arrays
 
     def _take_up(self, strategy: Resumable, saved: Checkpoint) -> None:
-        about, remembered = saved.about, self._remembered
-        check_same(about["settings"], self._about["settings"], self._path, remembered.settings)
-        _warn_of_others(about["made"], remembered.made)
+        about, remembered = saved.manifest, self._remembered
+        check_same(about, self._about, self._folder.path, remembered.attributes())
         self._about["made"] = about["made"]
         decoder = Decoder(saved.arrays, remembered.there)
-        values = {name: decoder.decode(node) for name, node in saved.state.items()}
+        values = {name: decoder.decode(node) for name, node in about["state"].items()}
         model, configs, state = (values.pop(name) for name in _STATE)
         self._offset, self._stopped = about["round"], about["stopped"]
         self._result = Result(arrays=model)
@@ -226,37 +202,17 @@ class Resumption(RoundListener):
     def _line(self, record: RoundRecord) -> str:
         """Return what is kept of a round: its record, and what its metrics were."""
         numbers = (0, 1) if record.round == 1 else (record.round,)
-        kept = {n: [by_round.get(n) for by_round in self._metrics()] for n in numbers}
-        metrics, arrays = encode(kept, "the metrics")
-        if arrays:
+        metrics = {name: getattr(self._result, name) for name in _METRICS}
+        kept = {name: {n: of[n] for n in numbers if n in of} for name, of in metrics.items()}
+        encoder = Encoder()
+        node = encoder.encode(kept, "the metrics")
+        if encoder.arrays:
             raise UnsavableError(f"the metrics of round {record.round} hold arrays: keep numbers")
-        return json.dumps({"record": asdict(record), "metrics": metrics})
+        return json.dumps({"record": asdict(record), "metrics": node})
 
     def _read_line(self, line: str) -> RoundRecord:
         """Take up what was kept of a round."""
         kept = json.loads(line)
-        for number, found in Decoder({}).decode(kept["metrics"]).items():
-            for by_round, metrics in zip(self._metrics(), found, strict=True):
-                if metrics is not None:
-                    by_round[number] = metrics
+        for name, by_round in Decoder({}).decode(kept["metrics"]).items():
+            getattr(self._result, name).update(by_round)
         return RoundRecord(**kept["record"])
-
-    def _metrics(self) -> list[dict[int, MetricRecord]]:
-        result = self._result
-        return [
-            result.train_metrics_clientapp,
-            result.evaluate_metrics_clientapp,
-            result.evaluate_metrics_serverapp,
-        ]
-
-
-def _warn_of_others(saved: Mapping[str, str], given: Mapping[str, str]) -> None:
-    """Name attributes with arrays that were made otherwise; a model may be drawn at random."""
-    names = [n for n in dict.fromkeys([*saved, *given]) if saved.get(n) != given.get(n)]
-    if names:
-        log(
-            WARNING,
-            "%s %s made otherwise than in the run that is taken up: what was saved is used. To "
-            "change %s, use another folder.",
-            *(", ".join(names), *(("was", "it") if len(names) == 1 else ("were", "them"))),
-        )

@@ -1,18 +1,27 @@
 """What a run must have in common with one that it takes up, by name."""
 
+import re
+import reprlib
 from collections.abc import Container, Mapping
 from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
+from logging import WARNING
 from pathlib import Path
+from typing import Any, Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord
+from flwr.common import log
 from flwr.serverapp.strategy import Strategy
 
 from ..base_strategy import unwrap
 from ..options import SelectionOptions
-from .remembered import SKIP, Setting, setting
+from ..record import RoundRecord
+from ..rule import SelectionRule
+from .kinds import CHANGING
+from .remembered import SKIP, encoded
+from .snapshot import Encoder
 
-__all__ = ["MAY_DIFFER", "check_same", "settings_of"]
+__all__ = ["MAY_DIFFER", "Resumable", "check_same", "settings_of", "survey"]
 
 MAY_DIFFER = frozenset(
     {
@@ -27,42 +36,76 @@ MAY_DIFFER = frozenset(
 
 _CHIEF = ("rule", "base")  # if it is another, so is all that it was made with
 _MOST = 5
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
+_ADDRESS = re.compile(" at 0x[0-9a-f]+")
+
+
+class Resumable(Protocol):
+    """What a run is taken up with: a strategy's settings, history and state."""
+
+    base: Strategy
+    rule: SelectionRule
+    options: SelectionOptions
+    history: list[RoundRecord]
+
+    def state(self) -> dict[str, Any]:
+        """Return all that later choices depend on."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take up what `state` returned."""
+
+    def restore_history(self, records: list[RoundRecord]) -> None:
+        """Take up the records of the rounds already done."""
 
 
 def settings_of(
-    rule: object,
-    base: Strategy,
-    options: SelectionOptions,
-    arrays: ArrayRecord,
-    configs: Mapping[str, ConfigRecord],
-) -> dict[str, Setting]:
+    strategy: Resumable, arrays: ArrayRecord, configs: Mapping[str, ConfigRecord]
+) -> dict[str, Any]:
     """Return what decides a run's result, but for the attributes of base and rule, by name."""
-    found = {
-        "release of pncs-flower": setting(_release()),
-        "base": setting(" of ".join(type(strategy).__qualname__ for strategy in unwrap(base))),
-        "rule": setting(type(rule).__qualname__),
+    options = {
+        field.name: getattr(strategy.options, field.name) for field in fields(SelectionOptions)
     }
-    for field in fields(options):
-        if field.name not in MAY_DIFFER:
-            found[field.name] = setting(getattr(options, field.name))
+    found = {
+        "release of pncs-flower": _release(),
+        "base": " of ".join(type(base).__qualname__ for base in unwrap(strategy.base)),
+        "rule": type(strategy.rule).__qualname__,
+        **{name: value for name, value in options.items() if name not in MAY_DIFFER},
+    }
     for name, config in configs.items():
-        found |= {f"{name}[{key!r}]": setting(value) for key, value in config.items()}
+        found |= {f"{name}[{key!r}]": value for key, value in config.items()}
     for name, array in arrays.items():
-        found[f"the model's {name}"] = setting(f"{array.dtype} {tuple(array.shape)}")
+        found[f"the model's {name}"] = f"{array.dtype} {tuple(array.shape)}"
+    return found
+
+
+def survey(values: Mapping[str, Any], there: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return values as a run is made with them, and add the functions and the like to `there`.
+
+    Settings are the value as a person reads it and a checksum of all of it. A run may begin with
+    other arrays, random generators, times and paths: those with arrays alone have a checksum.
+    """
+    found: dict[str, dict[str, Any]] = {"settings": {}, "made": {}}
+    for name, value in values.items():
+        encoder = Encoder(there, survey=True)
+        checksum = encoder.digest(encoded(encoder, value, name))
+        there |= encoder.found
+        changing = encoder.kinds & CHANGING
+        if not changing:
+            found["settings"][name] = [_ADDRESS.sub("", _SHORT.repr(value)), checksum]
+        elif changing <= {"array", "tensor"}:
+            found["made"][name] = checksum
     return found
 
 
 def check_same(
-    saved: Mapping[str, Setting],
-    given: Mapping[str, Setting],
-    folder: str | Path,
-    attributes: Container[str],
+    saved: Mapping[str, Any], given: Mapping[str, Any], folder: str | Path, own: Container[str]
 ) -> None:
-    """Refuse a run of other settings, of which some are attributes of the base and the rule."""
+    """Refuse a run of other settings, of which `own` are attributes; warn of other arrays."""
     nothing = ["nothing", ""]
     found = {}
-    for name in dict.fromkeys([*saved, *given]):
-        before, now = saved.get(name, nothing), given.get(name, nothing)
+    for name in saved["settings"] | given["settings"]:
+        before, now = (side["settings"].get(name, nothing) for side in (saved, given))
         if before[1] != now[1]:
             same = " (another one)" if before[0] == now[0] else ""
             found[name] = f"{name}: saved {before[0]}, given {now[0]}{same}"
@@ -70,11 +113,21 @@ def check_same(
     if found:
         words = "; ".join([*found.values()][:_MOST])
         more = f"; and {len(found) - _MOST} more" if len(found) > _MOST else ""
-        named = any(name in attributes for name in found)
-        hint = f". {SKIP} of its class names attributes that may differ" if named else ""
+        has_own = any(name in own for name in found)
+        hint = f". {SKIP} of its class names attributes that may differ" if has_own else ""
         raise ValueError(
             f"the run in {folder} had other settings ({words}{more}): go on with the same, or use "
             f"another folder{hint}"
+        )
+    # No reason to refuse, for a model may be drawn at random.
+    made = [saved["made"], given["made"]]
+    names = [name for name in made[0] | made[1] if made[0].get(name) != made[1].get(name)]
+    if names:
+        log(
+            WARNING,
+            "%s %s made otherwise than in the run that is taken up: what was saved is used. To "
+            "change %s, use another folder.",
+            *(", ".join(names), *(("was", "it") if len(names) == 1 else ("were", "them"))),
         )
 
 

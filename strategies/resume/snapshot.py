@@ -17,7 +17,7 @@ from ..errors import UnsavableError
 from .functions import fingerprint
 from .kinds import KINDS, is_setting, kind_of
 
-__all__ = ["Decoder", "Encoder", "encode"]
+__all__ = ["Decoder", "Encoder"]
 
 _DEEPEST = 100
 _SMALL = 2**63
@@ -25,14 +25,6 @@ _SMALL = 2**63
 _BUILT_IN = {kind.__name__: kind for kind in (list, dict, set, deque, int, float, str, bool)}
 # A name for these says nothing, since two of the same value may be one object.
 _SHARED = (type(None), bool, int, float, complex, str, bytes, tuple, frozenset)
-
-
-def encode(value: Any, path: str = "value") -> tuple[Any, dict[str, np.ndarray]]:
-    """Return a value as JSON, and its arrays; see `Encoder`."""
-    encoder = Encoder()
-    node = encoder.encode(value, path)
-    encoder.check()
-    return node, encoder.arrays
 
 
 class Encoder:
@@ -107,16 +99,17 @@ class Encoder:
 
     def check(self) -> None:
         """Refuse arrays that are parts of one another: they would be apart when they are read."""
-        ends = {True: (0, ""), False: (0, "")}  # of those that can be written to, and of all
+        end_of_any = end_of_writeable = (0, "")
         for low, high, writeable, path in sorted(self._spans):
-            end, other = ends[not writeable]
+            end, other = end_of_any if writeable else end_of_writeable
             if low < end:
                 raise UnsavableError(
                     f"{other} and {path} share memory, so that to change one is to change the "
                     "other: a checkpoint cannot hold that. Make one of them a copy"
                 )
-            for which in (True, False) if writeable else (False,):
-                ends[which] = max(ends[which], (high, path))
+            end_of_any = max(end_of_any, (high, path))
+            if writeable:
+                end_of_writeable = max(end_of_writeable, (high, path))
 
     def digest(self, node: Any) -> str:
         """Return a checksum of what this has written: of the JSON, and of the arrays."""

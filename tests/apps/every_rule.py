@@ -28,7 +28,7 @@ from pncs_flower.strategies import (
     SelectionStrategy,
     UniformSelection,
 )
-from pncs_flower.strategies.resume.snapshot import encode
+from pncs_flower.strategies.resume.snapshot import Encoder
 
 CLIENTS, ROUNDS = 9, 7
 STRATEGIES = {
@@ -85,10 +85,13 @@ def digest(strategy: SelectionStrategy) -> str:
         result = strategy.start(grid, numpy_app.initial_arrays(), num_rounds=ROUNDS)
     finally:
         type(strategy.rule).select = see
-    node, arrays = encode(strategy.state())
-    state = json.dumps(node)
+    encoder = Encoder()
+    state = json.dumps(encoder.encode(strategy.state(), "the state"))
     told = [*seen, state, *(repr((r.chosen, r.rejected)) for r in strategy.history)]
-    bits = [a.tobytes() for a in (*arrays.values(), *(v.numpy() for v in result.arrays.values()))]
+    bits = [
+        a.tobytes()
+        for a in (*encoder.arrays.values(), *(v.numpy() for v in result.arrays.values()))
+    ]
     return hashlib.sha256(b"".join([*(text.encode() for text in told), *bits])).hexdigest()
 
 
