@@ -264,7 +264,7 @@ def main() -> None:
     logging.getLogger("flwr").disabled = True
     small._SIDE = options.side
     if options.model == RESNET8:
-        small.CNN = ResNet8  # type: ignore[misc, assignment]
+        small.MODELS["cnn"] = ResNet8
     # The same for all clients and sketches of a layer.
     sketches._draw_indices = lru_cache(256)(sketches._draw_indices)
     start = settings(options, 0, "layers")
