@@ -109,7 +109,7 @@ def run_cell(cell: tuple[str, int], options: argparse.Namespace) -> dict[str, ob
     data = load_dataset(config.dataset, config.data_dir)
     images = torch.from_numpy(as_float(data.test_images, data.max_value))
     labels = torch.from_numpy(data.test_labels)
-    model = build_model(config.model, data.image_shape, data.num_classes, seed)
+    model = build_model(config.model, data.train_images.shape[1:], data.num_classes, seed)
     base = FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
     strategy = rules(options.clients, options.selected, options.sketch)[rule](base, seed=seed)
     grid = InProcessGrid(client_app, options.clients, config.to_run_config())

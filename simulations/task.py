@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .config import Agreeing, Config
 from .data.datasets import dataset_fingerprint, load_dataset
 from .data.images import as_float, every_nth_of_each_class, unwritable
-from .data.partitions import check_partition, partition_examples
+from .data.partitions import draw_partition, partition_examples
 from .models.frozen import load_frozen
 from .models.pretrained import build_last_layers
 from .models.small import build_model
@@ -64,7 +64,7 @@ class Inputs:
 
     def check_division(self, config: Config, num_clients: int) -> None:
         """Raise what `divide` would raise, in a second at most."""
-        check_partition(self.train_labels, num_clients, config.partition, **_division(config))
+        draw_partition(self.train_labels, num_clients, config.partition, **_division(config))
 
     def divide(self, config: Config, num_clients: int) -> list[NDArray[np.int64]]:
         """Return the training examples of each client, as the settings divide them."""
@@ -170,10 +170,8 @@ def _starts_at_random(config: Config) -> bool:
 def initial_model(config: Config, inputs: Inputs) -> nn.Module:
     """Return the model that training starts from; only what is trained is in it."""
     if not config.has_frozen_layers:
-        shape = inputs.train.shape
-        return build_model(
-            config.model, (shape[1], shape[2], shape[3]), inputs.num_classes, config.seed
-        )
+        shape = inputs.train.shape[1:]
+        return build_model(config.model, shape, inputs.num_classes, config.seed)
     return build_last_layers(
         config.model,
         config.trainable_layer_names,

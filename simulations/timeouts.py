@@ -3,6 +3,7 @@
 __all__ = [
     "CLIENTS_END",
     "CLUSTER_ANSWERS",
+    "DOWNLOAD_ANSWERS",
     "DRIVER_ANSWERS",
     "LOOK_AT_RUN_AGAIN",
     "ORPHANS_END",
@@ -12,6 +13,9 @@ __all__ = [
 
 CLUSTER_ANSWERS = 5.0
 """For the Ray cluster of ``RAY_ADDRESS`` to take a connection."""
+
+DOWNLOAD_ANSWERS = 60.0
+"""For a site to take a connection, or to send more of a file of a data set."""
 
 CLIENTS_END = 10.0
 """For clients that are still at work when the run is over; then their workers are killed."""

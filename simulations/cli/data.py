@@ -62,7 +62,7 @@ def check(name: str, data_dir: _FOLDER = "") -> None:
     with said_plainly():
         found = load_dataset(name, str(Path(data_dir).expanduser()) if data_dir else "")
         parts = ((found.train_images, found.train_labels), (found.test_images, found.test_labels))
-        out.print(f"{found.title}: {'x'.join(map(str, found.image_shape))}")
+        out.print(f"{found.title}: {'x'.join(map(str, found.train_images.shape[1:]))}")
         for part, (images, labels) in zip(("training", "test"), parts, strict=True):
             counts = np.bincount(labels, minlength=found.num_classes)
             if len(images) != len(labels) or len(counts) > found.num_classes or not counts.all():

@@ -9,15 +9,15 @@ from .images import Dataset, ImageData
 
 __all__ = ["CIFAR10"]
 
+_BATCHES = "cifar-10-batches-py"
 _SUFFIXES = (".jpg", ".jpeg", ".png")
-_PARTS = ("train", "test")
 _NUM_CLASSES = 10
 
 Part = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    batches = folder / "cifar-10-batches-py"
+    batches = folder / _BATCHES
     if batches.is_dir():
         files = sorted(path for path in batches.iterdir() if path.is_file())
     else:
@@ -28,7 +28,7 @@ def _files(folder: Path) -> dict[str, Path]:
 def _image_files(folder: Path) -> list[Path]:
     files = [
         path
-        for part in _PARTS
+        for part in ("train", "test")
         for path in sorted((folder / part).glob("*/*"), key=lambda path: path.parts)
         if path.suffix.lower() in _SUFFIXES
     ]
@@ -43,19 +43,15 @@ def _image_files(folder: Path) -> list[Path]:
 
 
 def _load(folder: Path) -> ImageData:
-    if (folder / "cifar-10-batches-py").is_dir():
+    if (folder / _BATCHES).is_dir():
         title = "CIFAR-10"
         train, test = (_read_batches(folder, train) for train in (True, False))
     else:
         files = _image_files(folder)
         lossless = all(path.suffix.lower() == ".png" for path in files)
         title = "CIFAR-10" if lossless else "CIFAR-10 (JPEG)"
-        train, test = (_read_images(folder, part, files) for part in _PARTS)
-    if train[0].shape[1:] != test[0].shape[1:]:
-        raise ValueError(
-            f"{folder}: images for training are {_size(train[0])}, those for testing "
-            f"{_size(test[0])}: give all of them one size"
-        )
+        size = _read_image(files[0]).shape
+        train, test = (_read_images(folder / part, files, size) for part in ("train", "test"))
     return ImageData(*train, *test, num_classes=_NUM_CLASSES, max_value=255, title=title)
 
 
@@ -75,44 +71,42 @@ def _read_batches(folder: Path, train: bool) -> Part:
     return images, np.array(data.targets, dtype=np.int64)
 
 
-def _read_images(folder: Path, part: str, files: list[Path]) -> Part:
-    from PIL import Image, UnidentifiedImageError
-
-    own = [path for path in files if path.parent.parent == folder / part]
+def _read_images(folder: Path, files: list[Path], shape: tuple[int, ...]) -> Part:
+    own = [path for path in files if path.parent.parent == folder]
     classes = sorted({path.parent.name for path in own})
     if len(classes) != _NUM_CLASSES:
         raise ValueError(
-            f"{folder / part} has images in {len(classes)} folders ({', '.join(classes)}), but "
+            f"{folder} has images in {len(classes)} folders ({', '.join(classes)}), but "
             f"CIFAR-10 has {_NUM_CLASSES} classes: have one folder for each"
         )
-    images: list[NDArray[np.uint8]] = []
-    for path in own:
-        try:
-            with Image.open(path) as image:
-                pixels = np.asarray(image.convert("RGB"))
-        except (UnidentifiedImageError, OSError, SyntaxError) as error:
+    images = np.empty((len(own), *shape), np.uint8)
+    for place, path in enumerate(own):
+        pixels = _read_image(path)
+        if pixels.shape != shape:
             raise ValueError(
-                f"{path} cannot be read as an image ({error}): fetch it again"
-            ) from None
-        if images and pixels.shape != images[0].shape:
-            raise ValueError(
-                f"{path} is {pixels.shape[1]}x{pixels.shape[0]}, but {own[0]} is "
-                f"{images[0].shape[1]}x{images[0].shape[0]}: give all images one size"
+                f"{path} is {pixels.shape[1]}x{pixels.shape[0]}, but {files[0]} is "
+                f"{shape[1]}x{shape[0]}: give all images one size"
             )
-        images.append(pixels)
+        images[place] = pixels
     labels = np.array([classes.index(path.parent.name) for path in own], dtype=np.int64)
-    return np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2)), labels
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels
 
 
-def _size(images: NDArray[np.uint8]) -> str:
-    return f"{images.shape[3]}x{images.shape[2]}"
+def _read_image(path: Path) -> NDArray[np.uint8]:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as image:
+            return np.asarray(image.convert("RGB"))
+    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        raise ValueError(f"{path} cannot be read as an image ({error}): fetch it again") from None
 
 
 def _download(mirror: str) -> tuple[str, list[tuple[str, str]]]:
-    from torchvision import datasets
+    from torchvision.datasets import CIFAR10 as PUBLISHED
 
-    source = datasets.CIFAR10
-    return ".", [(f"{mirror}{source.filename}" if mirror else source.url, source.tgz_md5)]
+    url = f"{mirror}{PUBLISHED.filename}" if mirror else PUBLISHED.url
+    return ".", [(url, PUBLISHED.tgz_md5)]
 
 
 CIFAR10 = Dataset("cifar10", (50000, 10000), _load, Path("data"), _files, _download)

@@ -8,37 +8,22 @@ from .digits import DIGITS
 from .fashion_mnist import FASHION_MNIST
 from .images import Dataset, ImageData
 
-__all__ = ["DATASETS", "dataset_fingerprint", "find_dataset", "load_dataset"]
+__all__ = ["DATASETS", "dataset_fingerprint", "load_dataset"]
 
 DATASETS = {dataset.name: dataset for dataset in (DIGITS, FASHION_MNIST, CIFAR10)}
 
 
-def find_dataset(name: str) -> Dataset:
-    """Return a data set by its name."""
-    if name not in DATASETS:
-        raise ValueError(f"no data set is called {name!r}: there are {', '.join(DATASETS)}")
-    return DATASETS[name]
-
-
 @cache
 def load_dataset(name: str, data_dir: str = "") -> ImageData:
-    """Load a data set from this machine; nothing is downloaded.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the files are not there; says how to get them.
-    ValueError
-        If there is no such data set, or if a file is damaged.
-    """
-    dataset = find_dataset(name)
+    """Load a data set from this machine; nothing is downloaded, but an error says how to get it."""
+    dataset = _find(name)
     return dataset.load(dataset.folder(data_dir))
 
 
 @cache
 def dataset_fingerprint(name: str, data_dir: str = "") -> str:
     """Hash a data set's files without decoding them: the same wherever they are."""
-    dataset = find_dataset(name)
+    dataset = _find(name)
     hashed = blake2b(digest_size=16)
     if dataset.files is None:
         data = load_dataset(name, data_dir)
@@ -50,3 +35,9 @@ def dataset_fingerprint(name: str, data_dir: str = "") -> str:
         hashed.update(f"{label} {len(content)}\n".encode())
         hashed.update(content)
     return hashed.hexdigest()
+
+
+def _find(name: str) -> Dataset:
+    if name not in DATASETS:
+        raise ValueError(f"no data set is called {name!r}: there are {', '.join(DATASETS)}")
+    return DATASETS[name]

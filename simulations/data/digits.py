@@ -8,8 +8,6 @@ from .images import Dataset, ImageData, every_nth_of_each_class
 
 __all__ = ["DIGITS"]
 
-_TEST_STEP = 5
-
 
 def _load(folder: Path) -> ImageData:
     from sklearn.datasets import load_digits
@@ -18,7 +16,7 @@ def _load(folder: Path) -> ImageData:
     images = digits.images.astype(np.uint8)[:, None]
     labels = digits.target.astype(np.int64)
     # The examples come writer by writer: every fifth of a class has all writers in both parts.
-    test = every_nth_of_each_class(labels, _TEST_STEP)
+    test = every_nth_of_each_class(labels, 5)
     return ImageData(
         images[~test],
         labels[~test],

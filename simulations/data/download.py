@@ -8,11 +8,10 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.error import URLError
 
+from ..timeouts import DOWNLOAD_ANSWERS
 from .images import Dataset
 
 __all__ = ["download"]
-
-_TIMEOUT = 60
 
 
 def download(
@@ -60,7 +59,7 @@ def _fetch(url: str, path: Path, md5: str) -> None:
 def _time_limit() -> Iterator[None]:
     """Have connections that are opened meanwhile time out, which torchvision does not."""
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(_TIMEOUT)
+    socket.setdefaulttimeout(DOWNLOAD_ANSWERS)
     try:
         yield
     finally:

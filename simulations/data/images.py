@@ -30,12 +30,6 @@ class ImageData:
         for name in ("train_images", "train_labels", "test_images", "test_labels"):
             object.__setattr__(self, name, unwritable(getattr(self, name)))
 
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width."""
-        _, channels, height, width = self.train_images.shape
-        return channels, height, width
-
 
 @dataclass(frozen=True)
 class Dataset:
@@ -70,9 +64,7 @@ def as_float(images: NDArray[np.uint8], max_value: int) -> NDArray[np.float32]:
 
 def every_nth_of_each_class(labels: NDArray[np.int64], n: int) -> NDArray[np.bool_]:
     """Return, for each example, whether it is the n-th, 2n-th, ... of its class."""
-    rank = np.zeros(len(labels), dtype=np.int64)
+    chosen = np.zeros(len(labels), np.bool_)
     for label in np.unique(labels):
-        of_label = labels == label
-        rank[of_label] = np.arange(of_label.sum())
-    chosen: NDArray[np.bool_] = rank % n == n - 1
+        chosen[np.flatnonzero(labels == label)[n - 1 :: n]] = True
     return chosen

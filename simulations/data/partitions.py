@@ -1,10 +1,8 @@
-"""Which client holds which training examples."""
+"""Which client holds which training examples, by Flower's partitioners."""
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import gcd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,48 +12,20 @@ from pncs_flower.randomness import derive_seed, generator
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
 
-__all__ = ["check_partition", "partition_examples"]
+__all__ = ["draw_partition", "partition_examples"]
 
 
 def partition_examples(
-    labels: NDArray[np.int64],
-    num_clients: int,
-    scheme: str = "shards",
-    *,
-    shards_per_client: int = 2,
-    dirichlet_alpha: float = 0.5,
-    seed: int = 0,
+    labels: NDArray[np.int64], num_clients: int, scheme: str = "shards", **options: Any
 ) -> list[NDArray[np.int64]]:
-    """Divide examples among clients by their labels, with Flower's partitioners.
-
-    Returns
-    -------
-    list of np.ndarray
-        For each client the indices of its examples, dtype int64; no example is held twice.
-
-    Raises
-    ------
-    ValueError
-        If the examples cannot be divided so.
-
-    Notes
-    -----
-    ``"shards"``: ``num_clients * shards_per_client`` shards of equal size, each of a single label,
-    dealt out at random (PNCS, arXiv:2506.15923, section VI). Every class gives as many shards as
-    every other; what does not fill a shard of that size is left out. ``"dirichlet"``: of each
-    class, clients get shares drawn from a Dirichlet distribution. ``"iid"``: shuffled and cut in
-    equal parts.
-    """
-    partitioner = _partitioner(
-        labels, num_clients, scheme, shards_per_client, dirichlet_alpha, seed
-    )
-    with _drawing(num_clients):
-        parts = [partitioner.load_partition(client) for client in range(num_clients)]
+    """Return the indices of each client's examples; for the options see `draw_partition`."""
+    partitioner = draw_partition(labels, num_clients, scheme, **options)
+    parts = [partitioner.load_partition(client) for client in range(num_clients)]
     # As NumPy from the start: a column read value by value takes a minute for a million examples.
     return [np.asarray(part.with_format("numpy")["example"][:], np.int64) for part in parts]
 
 
-def check_partition(
+def draw_partition(
     labels: NDArray[np.int64],
     num_clients: int,
     scheme: str = "shards",
@@ -63,24 +33,8 @@ def check_partition(
     shards_per_client: int = 2,
     dirichlet_alpha: float = 0.5,
     seed: int = 0,
-) -> None:
-    """Raise what `partition_examples` would raise, in a second at most."""
-    partitioner = _partitioner(
-        labels, num_clients, scheme, shards_per_client, dirichlet_alpha, seed
-    )
-    with _drawing(num_clients):
-        _ = partitioner.num_partitions  # which draws what is random, and copies no example
-
-
-def _partitioner(
-    labels: NDArray[np.int64],
-    num_clients: int,
-    scheme: str,
-    shards_per_client: int,
-    alpha: float,
-    seed: int,
 ) -> "Partitioner":
-    """Return Flower's partitioner, with the examples that it is to divide."""
+    """Return a partitioner that has divided the examples, or say why they cannot be divided so."""
     if num_clients < 1 or num_clients > len(labels):
         raise ValueError(
             f"{num_clients} clients cannot share {len(labels)} examples: have between 1 and "
@@ -92,6 +46,7 @@ def _partitioner(
     partitioner: Partitioner
     chosen = np.arange(len(labels))
     if scheme == "shards":
+        # Each of one label, and of every label as many: what does not fill one is left out.
         shard_size, shards_per_class = _shard_size(labels, num_clients, shards_per_client)
         keep = shard_size * shards_per_class
         chosen = np.concatenate([np.flatnonzero(labels == c)[:keep] for c in np.unique(labels)])
@@ -106,7 +61,7 @@ def _partitioner(
         partitioner = partitioners.DirichletPartitioner(
             num_clients,
             partition_by="label",
-            alpha=float(alpha),
+            alpha=float(dirichlet_alpha),
             min_partition_size=1,
             seed=derive_seed(seed, "partition"),
         )
@@ -116,21 +71,17 @@ def _partitioner(
     else:
         raise ValueError(f"partition {scheme!r} must be one of shards, dirichlet, iid")
     partitioner.dataset = Dataset.from_dict({"label": labels[chosen], "example": chosen})
-    return partitioner
-
-
-@contextmanager
-def _drawing(num_clients: int) -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             # One warning for each redraw of a Dirichlet partition; giving up is an error.
             warnings.simplefilter("ignore")
-            yield
+            _ = partitioner.num_partitions  # which draws what is random, and copies no example
     except ValueError as error:
         raise ValueError(
             f"the examples cannot be divided among {num_clients} clients so that each has one: "
             f"have fewer clients, or a larger dirichlet-alpha ({error})"
         ) from error
+    return partitioner
 
 
 def _shard_size(

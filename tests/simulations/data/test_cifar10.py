@@ -46,6 +46,15 @@ def test_an_image_that_is_cut_off_is_named(tmp_path: Path) -> None:
         load_dataset("cifar10", str(tmp_path))
 
 
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_an_image_of_another_size_is_named(part: str, tmp_path: Path) -> None:
+    write_images(tmp_path)
+    Image.new("RGB", (6, 5)).save(tmp_path / part / "classd" / "0.png")
+    message = rf"{part}/classd/0\.png is 6x5, but .*train/classa/0\.png is 4x4: give all"
+    with pytest.raises(ValueError, match=message):
+        load_dataset("cifar10", str(tmp_path))
+
+
 def test_a_missing_class_is_an_error(tmp_path: Path) -> None:
     write_images(tmp_path)
     (tmp_path / "test" / "classa" / "0.png").unlink()

@@ -92,7 +92,7 @@ BROKEN = {
 def test_a_site_that_breaks_off_is_named_with_the_reason(
     reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(downloads, "_TIMEOUT", 0.5)
+    monkeypatch.setattr(downloads, "DOWNLOAD_ANSWERS", 0.5)
     done = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
