@@ -16,14 +16,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from . import timeouts
-from .base_strategy import check_base, hint_at_attribute, joins_bytes, same_for_all
+from .base_strategy import check_base, hint_at_attribute, same_for_all
 from .checks import check_whole
 from .errors import SelectionError
 from .grids.polling import polled
 from .grids.releases import check_arguments
 from .options import SelectionOptions
 from .record import Records, RoundListener, RoundRecord, heard
-from .replies.layers import check_averages
+from .replies.aggregation import check_averages
 from .replies.model import Model
 from .replies.updates import UpdateChecks
 from .resume.resumption import Resumption
@@ -205,7 +205,7 @@ class SelectionStrategy(Strategy):
             config=config,
             grid=polled(grid),  # again, for a wrapper around this strategy has a loop of its own
             timeout=self._timeout,
-            model=Model(arrays, may_grow=joins_bytes(self.base)),
+            model=Model(arrays, self.base),
             pre_round=self._asking.pre_round(record.round, arrays),
         )
         return self._open

@@ -1,20 +1,73 @@
-"""The base strategy's aggregation, and what it remembers of it where the result is of no use."""
+"""What is handed to the base strategy, and what it remembers where the result is of no use."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
 
+from pncs_flower.layers import choose_layers
+
 from ..base_strategy import named_base, unwrap
+from .arrays import read_doubles
 from .model import Model
 
-__all__ = ["aggregate"]
+__all__ = ["aggregate", "check_averages", "share_layers"]
 
 # Where Flower's adaptive strategies keep the moments of past changes, and their own model.
 _MOMENTS = ("m_t", "v_t", "momentum_vector")
 _MEMORY = (*_MOMENTS, "current_arrays")
+_ROBUST = (flower.Bulyan, flower.FedMedian, flower.FedTrimmedAvg, flower.Krum, flower.MultiKrum)
+_NO_MEAN = (*_ROBUST, flower.QFedAvg)
+
+
+def check_averages(base: Strategy) -> None:
+    """Refuse a base strategy that takes no weighted mean, or adds noise for a number of clients."""
+    for strategy in unwrap(base):
+        if isinstance(strategy, _NO_MEAN):
+            raise ValueError(
+                f"per_layer is True, but {type(strategy).__name__} takes no weighted mean, and a "
+                "layer's value of a client that was not chosen for it is the mean of those that "
+                "were: use FedAvg or a strategy built on it, or per_layer=False"
+            )
+        if hasattr(strategy, "num_sampled_clients"):
+            raise ValueError(
+                f"per_layer is True, but {type(strategy).__name__} adds noise for "
+                "num_sampled_clients clients, and how many train differs from round to round: use "
+                "per_layer=False"
+            )
+
+
+def share_layers(
+    updates: Mapping[str, RecordDict],
+    by_layer: Mapping[str, Sequence[str]],
+    model: ArrayRecord,
+    weight_of: Mapping[str, float],
+) -> list[str]:
+    """Let each layer of all updates, in place, be the mean over the clients chosen for that layer.
+
+    The weighted mean over all clients that a base strategy takes is then that of the chosen,
+    whatever it does afterwards. Returned are notes on layers of which no chosen client delivered.
+    """
+    notes = []
+    arrays_of = choose_layers(model, [*by_layer]) if by_layer else {}
+    sent = {client: next(iter(c.array_records.values())) for client, c in updates.items()}
+    for layer, chosen in by_layer.items():
+        members = [client for client in updates if client in chosen]
+        if not members:
+            notes.append(f"no client chosen for layer {layer} delivered: all that did count")
+            continue
+        shares = np.array([weight_of[client] for client in members])
+        shares /= shares.sum()
+        for name in arrays_of[layer]:
+            values = [read_doubles(sent[client][name]) for client in members]
+            mean = sum(share * value for share, value in zip(shares, values, strict=True))
+            shared = Array(np.asarray(mean).astype(sent[members[0]][name].dtype))
+            for client in updates.keys() - members:
+                sent[client][name] = shared
+    return notes
 
 
 def aggregate(
@@ -29,10 +82,10 @@ def aggregate(
     if not messages and any(hasattr(s, "clipped_count_stddev") for s in strategies):
         return None, None, None  # adaptive clipping would divide by the number of updates
     memory = [
-        (strategy, name, getattr(strategy, name))
+        (strategy, name, vars(strategy)[name])
         for strategy in strategies
         for name in _MEMORY
-        if name in getattr(strategy, "__dict__", {})
+        if name in vars(strategy)
     ]
     with named_base("aggregate_train", base, number):
         arrays, metrics = base.aggregate_train(number, messages)
@@ -43,11 +96,8 @@ def aggregate(
     except ValueError:
         problem = "the aggregated model is not finite, so it is not used"
     else:
-        if all(
-            _is_finite(getattr(strategy, name))
-            for strategy, name, before in memory
-            if name in _MOMENTS and _is_finite(before)
-        ):
+        moments = [kept for kept in memory if kept[1] in _MOMENTS and _is_finite(kept[2])]
+        if all(_is_finite(getattr(strategy, name)) for strategy, name, _ in moments):
             return arrays, metrics, None
         problem = (
             f"the moments that {type(base).__name__} keeps are not finite in this precision, so "
@@ -58,18 +108,11 @@ def aggregate(
     return None, metrics, problem
 
 
-def _is_finite(value: Any) -> bool:
-    return all(bool(np.isfinite(values).all()) for values in _floats(value))
-
-
-def _floats(value: Any) -> Iterator[np.ndarray]:
-    """Yield all arrays of floating point in what a strategy remembers."""
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        for entry in value:
-            yield from _floats(entry)
-    elif isinstance(value, Array):
-        yield from _floats(value.numpy())
-    elif isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind == "f":
-        yield np.asarray(value)
+def _is_finite(moments: Any) -> bool:
+    """Tell whether arrays, by name or in a list, hold finite values alone."""
+    arrays = moments.values() if isinstance(moments, Mapping) else moments
+    return not isinstance(arrays, Iterable) or all(
+        bool(np.isfinite(values).all())
+        for values in arrays
+        if isinstance(values, np.ndarray) and values.dtype.kind == "f"
+    )

@@ -27,12 +27,16 @@ _NAMED = 5  # metrics in a note
 _MOST = 1e20  # of a loss: QFedAvg weighs by powers of it, which must stay finite
 _NORM_BIT = "norm_bit"  # what Flower's adaptive clipping on the client side reports
 _REPORTS_NORMS = "DifferentialPrivacyClientSideAdaptiveClipping"
+_NUMBER = "number"
 
-Contents = Mapping[str, RecordDict]
-"""Replies, by client."""
+# What a note says of metrics.
+_FILLED = "the mean of the others stands in for metrics that are not there, or not a finite number"
+_HOPELESS = "metrics that nobody has as a finite number are left out"
+_RARE = "metrics that most do not report are left out"
 
-Key = tuple[str, str]
-"""The name of a record, and that of a metric in it."""
+Contents = Mapping[str, RecordDict]  # replies, by client
+Form = str | int  # what is compared of a metric: the length of a list, or that it is a number
+Metric = tuple[str, str, Form]  # the name of its record, its own, and its form
 
 
 def numbers(content: RecordDict) -> Metrics:
@@ -46,7 +50,7 @@ class ReplyMetrics:
     def __init__(
         self, what: Literal["training", "evaluation"], base: Strategy, max_weight: float
     ) -> None:
-        # Names of records; of each metric its record, name and form. It breaks ties of a vote.
+        # Names of records, and the metrics that most had last. It breaks ties of a vote.
         self.layout: tuple[object, ...] = ()
         self._what = what
         self._max_weight = max_weight
@@ -58,6 +62,11 @@ class ReplyMetrics:
             self._others = self._keys("train_loss_key")
             if any(type(base).__name__ == _REPORTS_NORMS for base in self._bases):
                 self._others.append(_NORM_BIT)
+
+    def _keys(self, attribute: str) -> list[str]:
+        """Return the names of metrics that the base strategy, or one within it, has in a key."""
+        keys = [getattr(base, attribute, None) for base in self._bases]
+        return [key for key in keys if isinstance(key, str)]
 
     def check(self, content: RecordDict) -> None:
         """Raise ValueError if a reply cannot be used."""
@@ -81,15 +90,20 @@ class ReplyMetrics:
                     f"number from 0 to {_MOST:g}"
                 )
 
+    def weights(self, contents: Contents) -> dict[str, float]:
+        """Return the weight of each reply, 1 where the base strategy has none."""
+        if self.weighted_by is None:
+            return dict.fromkeys(contents, 1.0)
+        return {client: _singles(content)[self.weighted_by] for client, content in contents.items()}
+
     def odd_weights(self, contents: Contents) -> dict[str, str]:
         """Return whose weight is not that of most, and why an account of privacy needs it so."""
         accounts = any(getattr(base, "accountant", None) is not None for base in self._bases)
-        if not accounts or self.weighted_by is None:
+        if not accounts or not contents:
             return {}
         weights = self.weights(contents)
-        counts = Counter(weights.values())
-        usual = max(counts, key=counts.__getitem__, default=0.0)
-        if 2 * counts[usual] <= len(weights):  # the app is at fault: the base strategy says so
+        ((usual, count),) = Counter(weights.values()).most_common(1)
+        if 2 * count <= len(weights):  # the app is at fault: the base strategy says so
             return {}
         return {
             client: f"{self.weighted_by} is {weight:g}, and that of others {usual:g}: the base "
@@ -105,41 +119,39 @@ class ReplyMetrics:
         names = _rename(contents, self.layout)
         found = {client: _entries(content) for client, content in contents.items()}
         usual = self._usual(found)
-        weights = self.weights(contents)
-        filled: list[str] = []
-        hopeless: list[str] = []
-        columns: dict[Key, dict[str, object]] = {}
-        for key, form in usual.items():
-            own = {client: row.get(key) for client, row in found.items()}
-            column = {c: value if _form(value) == form else None for c, value in own.items()}
+        self.layout = (*names, *usual)
+        weights = np.array(list(self.weights(contents).values()))
+        alike: dict[str, dict[str, Any]] = {
+            client: {name: {} for name in content.metric_records}
+            for client, content in contents.items()
+        }
+        told: dict[str, list[str]] = {_FILLED: [], _HOPELESS: [], _RARE: []}
+        for record, name, form in usual:
+            own = [entries.pop((record, name), None) for entries in found.values()]
+            column = [value if _form(value) == form else None for value in own]
             full = _complete(column, form, weights)
             if full is None:
-                hopeless.append(f"{key[1]!r}")
+                told[_HOPELESS].append(f"{name!r}")
                 continue
-            filled += [f"{key[1]!r} of {c}" for c in column if full[c] is not column[c]]
-            columns[key] = full
-        rare = [f"{key[1]!r} of {c}" for c, row in found.items() for key in row if key not in usual]
+            for client, before, after in zip(contents, column, full, strict=True):
+                alike[client].setdefault(record, {})[name] = after
+                if after is not before:
+                    told[_FILLED].append(f"{name!r} of {client}")
+        told[_RARE] = [f"{name!r} of {c}" for c, entries in found.items() for _, name in entries]
         for client, content in contents.items():
-            _replace(content, {key: column[client] for key, column in columns.items()})
-        self.layout = (*names, *((*key, form) for key, form in usual.items()))
-        return self._told_once(
-            {
-                "the mean of the others stands in for metrics that are not there, or not a finite "
-                "number": filled,
-                "metrics that nobody has as a finite number are left out": hopeless,
-                "metrics that most do not report are left out": rare,
-            }
-        )
+            content.update({n: MetricRecord(values) for n, values in alike[client].items()})
+        return self._told_once(told)
 
-    def _usual(self, found: Mapping[str, Mapping[Key, object]]) -> dict[Key, str | int]:
+    def _usual(self, found: Mapping[str, Mapping[tuple[str, str], object]]) -> list[Metric]:
         """Return the metrics that most report, each with the form that it has with most."""
-        votes = Counter((*key, _form(v)) for row in found.values() for key, v in row.items())
-        half = len(found) / 2
-        return {
-            (record, name): form
-            for (record, name, form), count in votes.items()
-            if count > half or (count == half and (record, name, form) in self.layout)
-        }
+        votes = Counter(
+            (*key, _form(value)) for row in found.values() for key, value in row.items()
+        )
+        return [
+            metric
+            for metric, count in votes.items()
+            if 2 * count > len(found) or (2 * count == len(found) and metric in self.layout)
+        ]
 
     def _told_once(self, cases: Mapping[str, Sequence[str]]) -> list[str]:
         """Return a note on each case that there is; the log has one of each kind in a run."""
@@ -147,24 +159,13 @@ class ReplyMetrics:
         for case, names in cases.items():
             if not names:
                 continue
-            more = len(names) - _NAMED
-            listed = ", ".join(names[:_NAMED]) + (f" and {more} others" if more > 0 else "")
-            notes.append(f"{self._what}: {case}: {shortened(listed)}")
+            more = f" and {len(names) - _NAMED} others" if len(names) > _NAMED else ""
+            listed = shortened(", ".join(names[:_NAMED]) + more)
+            notes.append(f"{self._what}: {case}: {listed}")
             if case not in self._told:
                 self._told.add(case)
                 log(WARNING, "%s (in later rounds, only the records say so)", notes[-1])
         return notes
-
-    def _keys(self, attribute: str) -> list[str]:
-        """Return the names of metrics that the base strategy, or one within it, has in a key."""
-        keys = [getattr(base, attribute, None) for base in self._bases]
-        return [key for key in keys if isinstance(key, str)]
-
-    def weights(self, contents: Contents) -> dict[str, float]:
-        """Return the weight of each reply, 1 where the base strategy has none."""
-        if self.weighted_by is None:
-            return dict.fromkeys(contents, 1.0)
-        return {client: _singles(content)[self.weighted_by] for client, content in contents.items()}
 
 
 def _rename(contents: Contents, layout: tuple[object, ...]) -> tuple[str, ...]:
@@ -176,7 +177,7 @@ def _rename(contents: Contents, layout: tuple[object, ...]) -> tuple[str, ...]:
     counts = Counter(names.values())
     # Those of the last round have a vote.
     counts.update(own for own in list(counts) if all(name in layout for name in own))
-    usual = max(counts, key=counts.__getitem__)
+    ((usual, _),) = counts.most_common(1)
     for client, own in names.items():
         if own != usual:
             records = [contents[client].pop(name) for name in own]
@@ -184,7 +185,7 @@ def _rename(contents: Contents, layout: tuple[object, ...]) -> tuple[str, ...]:
     return usual
 
 
-def _entries(content: RecordDict) -> dict[Key, object]:
+def _entries(content: RecordDict) -> dict[tuple[str, str], object]:
     return {
         (record, name): value
         for record, metrics in content.metric_records.items()
@@ -192,38 +193,30 @@ def _entries(content: RecordDict) -> dict[Key, object]:
     }
 
 
-def _form(value: object) -> str | int:
-    """Return what is compared of a metric: the length of a list, or that it is a number."""
-    return len(value) if isinstance(value, list) else "number"
+def _complete(column: list[object], form: Form, weights: np.ndarray) -> list[object] | None:
+    """Return a metric of all clients, with the weighted mean of others where it is missing.
 
-
-def _complete(
-    column: Mapping[str, object], form: str | int, weights: Mapping[str, float]
-) -> dict[str, object] | None:
-    """Return a metric of all clients, with the weighted mean of others where it is missing."""
-    missing = [math.nan] * (1 if form == "number" else int(form))
-    rows = [missing if value is None else _floats(value) for value in column.values()]
+    None if nobody has it, or nobody has some of it.
+    """
+    missing = [math.nan] * (1 if form == _NUMBER else int(form))
+    rows = [missing if value is None else _floats(value) for value in column]
     table = np.array(rows, dtype=np.float64)
     known = np.isfinite(table)
-    if not known.any(axis=0).all():  # nobody has some of it
+    if not known.any(axis=0).all():
         return None
-    heavy = np.array([weights[client] for client in column])[:, None] * known
+    heavy = weights[:, None] * known
     means = (np.where(known, table, 0.0) * (heavy / heavy.sum(axis=0))).sum(axis=0)
-    full: dict[str, object] = {}
-    for (client, value), row, own in zip(column.items(), table, known, strict=True):
-        filled = np.where(own, row, means).tolist()
-        if value is None or not own.all():
-            value = filled[0] if form == "number" else filled
-        full[client] = value
-    return full
+    full = np.where(known, table, means).tolist()
+    if form == _NUMBER:
+        full = [row[0] for row in full]
+    return [
+        new if old is None or not all(map(math.isfinite, row)) else old
+        for old, row, new in zip(column, rows, full, strict=True)
+    ]
 
 
-def _replace(content: RecordDict, metrics: Mapping[Key, object]) -> None:
-    records: dict[str, dict[str, object]] = {name: {} for name in content.metric_records}
-    for (record, name), value in metrics.items():
-        records.setdefault(record, {})[name] = value
-    for record, values in records.items():
-        content[record] = MetricRecord(values)  # type: ignore[arg-type]
+def _form(value: object) -> Form:
+    return len(value) if isinstance(value, list) else _NUMBER
 
 
 def _singles(content: RecordDict) -> dict[str, float]:

@@ -1,11 +1,15 @@
 """What a model's arrays must be, and what may come back for each of them."""
 
+import json
 import math
 from functools import cache
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.serverapp import strategy as flower
+from flwr.serverapp.strategy import Strategy
 
+from ..base_strategy import joins_bytes, unwrap
 from .arrays import KINDS, NUMPY, read_array
 
 __all__ = ["Model", "OtherUpdateError"]
@@ -18,20 +22,23 @@ class OtherUpdateError(ValueError):
 class Model:
     """The model that clients were sent: an update must have its names, kinds and shapes."""
 
-    def __init__(self, weights: ArrayRecord, may_grow: bool = False) -> None:
+    def __init__(self, weights: ArrayRecord, base: Strategy) -> None:
         self.weights = weights
         self.forms = {name: _form(name, array) for name, array in weights.items()}
         # Bytes of a model that is nothing else, where the base strategy joins them.
-        self._grows = may_grow and all(
+        self._grows = joins_bytes(base) and all(
             dtype == np.uint8 and len(shape) == 1 for dtype, shape in self.forms.values()
         )
+        bagging = getattr(flower, "FedXgbBagging", ())  # younger than the oldest release of Flower
+        self._of_trees = any(isinstance(strategy, bagging) for strategy in unwrap(base))
 
     def fit(self, content: RecordDict) -> ArrayRecord:
         """Return an update's arrays in the model's order and precision, or raise why it is none."""
         # Some of Flower's strategies go by the places of arrays, and take on their precision.
         records = content.array_records
         if len(records) != 1:
-            raise OtherUpdateError(f"{len(records)} array records in place of one")
+            error = OtherUpdateError if records else ValueError
+            raise error(f"{len(records)} array records in place of one")
         (sent,) = records.values()
         if sent.keys() != self.weights.keys():
             raise OtherUpdateError(
@@ -42,11 +49,18 @@ class Model:
     def like(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return an aggregated model in the dtypes of this one, or raise that it is not finite."""
         # A mean makes floating point of whole numbers and bools, and may have twice the precision.
-        model = ArrayRecord({name: self._like(name, array) for name, array in arrays.items()})
-        for name, array in model.items():
+        model = ArrayRecord({})
+        for name, array in arrays.items():
             values = array.numpy()
+            dtype, shape = self.forms.get(name, (None, ()))
+            # Else the base strategy gives the model another form.
+            alike = values.dtype.kind in KINDS and values.shape == shape
+            if dtype is not None and array.dtype != str(dtype) and alike:
+                values = _in_dtype(values, dtype)
+                array = Array(values)
             if values.dtype.kind == "f":
                 self._check_size(name, values)
+            model[name] = array
         return model
 
     def _fit(self, name: str, array: Array) -> Array:
@@ -62,14 +76,18 @@ class Model:
         if dtype.kind == "f":
             self._check_size(name, values)
         elif dtype.kind in "iu" and values.dtype != dtype:
-            _check_range(name, values, dtype)
+            limits = np.iinfo(dtype)
+            least, most = values.min(initial=0), values.max(initial=0)
+            if least < limits.min or most > limits.max:
+                raise ValueError(
+                    f"array {name!r} holds whole numbers from {least} to {most}, but {dtype} goes "
+                    f"from {limits.min} to {limits.max}"
+                )
+        if self._of_trees:
+            _check_trees(values.tobytes())
         # What it says of itself may be wrong: Flower leaves it out of what a `client_fn` returns.
-        if values.dtype == dtype and (array.dtype, tuple(array.shape)) == (
-            str(values.dtype),
-            values.shape,
-        ):
-            return array
-        return Array(np.asarray(values, dtype=dtype))
+        described = array.dtype == str(dtype) and tuple(array.shape) == values.shape
+        return array if described and values.dtype == dtype else Array(values.astype(dtype))
 
     def _check_size(self, name: str, values: np.ndarray) -> None:
         """Refuse values that are too large, unless the model has the same there, as in a mask."""
@@ -91,20 +109,6 @@ class Model:
             f"allowed for {dtype}"
         )
 
-    def _like(self, name: str, array: Array) -> Array:
-        dtype, shape = self.forms.get(name, (None, ()))
-        if dtype is None or array.dtype == str(dtype):
-            return array
-        values = array.numpy()
-        if values.dtype.kind not in KINDS or values.shape != shape:
-            return array  # a base strategy that gives the model another form
-        if dtype.kind == "f":
-            with np.errstate(over="ignore"):  # an infinite value is told of afterwards
-                return Array(np.asarray(values, dtype=dtype))
-        if not np.isfinite(values).all():
-            return array
-        return Array(np.asarray(values >= 0.5) if dtype.kind == "b" else _whole(values, dtype))
-
 
 def _form(name: str, array: Array) -> tuple[np.dtype, tuple[int, ...]]:
     if array.stype == NUMPY and not array.dtype:  # as Flower makes them of older parameters
@@ -124,16 +128,6 @@ def _form(name: str, array: Array) -> tuple[np.dtype, tuple[int, ...]]:
     return dtype, tuple(array.shape)
 
 
-def _check_range(name: str, values: np.ndarray, dtype: np.dtype) -> None:
-    limits = np.iinfo(dtype)
-    least, most = values.min(initial=0), values.max(initial=0)
-    if least < limits.min or most > limits.max:
-        raise ValueError(
-            f"array {name!r} holds whole numbers from {least} to {most}, but {dtype} goes from "
-            f"{limits.min} to {limits.max}"
-        )
-
-
 @cache
 def _most(dtype: np.dtype) -> float:
     """Return the largest size that a value of a dtype may have."""
@@ -144,12 +138,39 @@ def _most(dtype: np.dtype) -> float:
     return min(square, float(np.finfo(dtype).max))
 
 
-def _whole(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Round to whole numbers of a dtype; what lies beyond its range becomes its limit."""
+def _in_dtype(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return aggregated values in a dtype of the model; whole numbers are rounded."""
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):  # an infinite value is told of afterwards
+            return values.astype(dtype)
+    if not np.isfinite(values).all():
+        return values
+    if dtype.kind == "b":
+        return np.asarray(values >= 0.5)
     limits = np.iinfo(dtype)
-    rounded = np.rint(values.astype(np.float64))
-    # 2**63 is a float64, but the largest int64 is not, so what is too large is put in afterwards.
-    high, low = rounded >= float(limits.max), rounded <= float(limits.min)
-    whole = np.where(high | low, 0.0, rounded).astype(dtype)
-    whole = np.where(high, limits.max, np.where(low, limits.min, whole))
+    rounded = np.rint(values.astype(np.float64)).clip(float(limits.min), float(limits.max))
+    # 2**63 is a float64, but the largest int64 is not, so it is put in afterwards.
+    top = rounded == float(limits.max)
+    whole = np.where(top, limits.max, np.where(top, 0.0, rounded).astype(dtype))
     return np.asarray(whole, dtype=dtype)
+
+
+def _check_trees(data: bytes) -> None:
+    """Check tree ensembles in XGBoost's JSON, which bagging joins without looking at them."""
+    try:
+        ensemble = json.loads(data)
+        model = ensemble["learner"]["gradient_booster"]["model"]
+        sizes = model["gbtree_model_param"]
+        num_trees, parallel = int(sizes["num_trees"]), int(sizes["num_parallel_tree"])
+        starts, trees, info = model["iteration_indptr"], model["trees"], model["tree_info"]
+        sound = (
+            all(isinstance(part, list) for part in (starts, trees, info))
+            and 1 <= parallel <= num_trees == len(trees)
+            and all(isinstance(tree, dict) for tree in trees)
+            and len(starts) > 0
+            and all(isinstance(start, int) for start in starts)
+        )
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        raise ValueError(f"no tree ensemble in XGBoost's JSON: {type(error).__name__}") from None
+    if not sound:
+        raise ValueError("no tree ensemble in XGBoost's JSON: its numbers of trees do not agree")

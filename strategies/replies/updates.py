@@ -21,7 +21,6 @@ from ..rule import Metrics, Summary
 from .arrays import read_array, read_doubles
 from .metrics import ReplyMetrics, numbers
 from .model import Model, OtherUpdateError
-from .trees import check_trees, joins_trees
 
 __all__ = ["Delivery", "SketchCheck", "UntruthfulSketchError", "UpdateChecks"]
 
@@ -92,7 +91,6 @@ class UpdateChecks:
         self._base = base
         self._clip_norm = clip_norm
         self._history = history
-        self._trees = joins_trees(base)
         self._other_forms: dict[str, str] = {}  # before there was an update of the model's form
 
     def sort_out(
@@ -107,57 +105,47 @@ class UpdateChecks:
         replies = sort_replies(sent.values(), received, "no reply in time")
         record.bytes_up["training"] = replies.bytes_up
         sound: dict[str, RecordDict] = {}
-        liars: dict[str, str] = {}
-        other_forms: dict[str, str] = {}
+        unfit: dict[str, ValueError] = {}
         for client, message in sent.items():
-            node_id = message.metadata.dst_node_id
             try:
-                if node_id in replies.failures:
-                    raise ValueError(replies.failures[node_id])
-                self._check(client, replies.contents[node_id], model, sketches)
+                content = replies.content_of(message.metadata.dst_node_id)
+                fitted = model.fit(content)
+                if sketches is not None:  # of what the client made, in whatever precision
+                    sketches.check(client, model.weights, content)
+                content.update(dict.fromkeys(content.array_records, fitted))
+                self.metrics.check(content)
+                sound[client] = content
             except ValueError as error:
-                _reject(client, str(error), record)
-                if isinstance(error, UntruthfulSketchError):
-                    liars[client] = str(error)
-                if isinstance(error, OtherUpdateError) and replies.contents[node_id].array_records:
-                    other_forms[client] = shortened(str(error))
-            else:
-                sound[client] = replies.contents[node_id]
-        for client, reason in self.metrics.odd_weights(sound).items():
-            _reject(client, reason, record)
-            del sound[client]
+                unfit[client] = error
+        odd = self.metrics.odd_weights(sound)
+        for client, reason in (unfit | odd).items():
+            record.rejected[client] = f"training: {shortened(str(reason))}"
+            log(INFO, "Update of client %s is not used: %s", client, shortened(str(reason)))
+        sound = {client: content for client, content in sound.items() if client not in odd}
         metrics = {client: numbers(content) for client, content in sound.items()}
         record.notes += self.metrics.unify(sound)
         record.delivered += sound
         for client, content in sound.items():
             if self._clip_norm is not None and _clip(content, model, self._clip_norm):
                 record.notes.append(f"the update of client {client} was clipped")
-        self._check_forms(other_forms)
+        self._check_forms(unfit)
         first = {reply.metadata.reply_to_message_id: reply for reply in reversed(received)}
         messages = {client: first[sent[client].metadata.message_id] for client in sound}
+        liars = {c: str(e) for c, e in unfit.items() if isinstance(e, UntruthfulSketchError)}
         return Delivery(messages, metrics, liars)
 
-    def _check(
-        self, client: str, content: RecordDict, model: Model, sketches: SketchCheck | None
-    ) -> None:
-        fitted = model.fit(content)
-        ((name, arrays),) = content.array_records.items()
-        if self._trees:
-            for array in arrays.values():
-                check_trees(read_array(array).tobytes())
-        if sketches is not None:  # of what the client made, in whatever precision
-            sketches.check(client, model.weights, content)
-        content[name] = fitted
-        self.metrics.check(content)
-
-    def _check_forms(self, other_forms: Mapping[str, str]) -> None:
+    def _check_forms(self, unfit: Mapping[str, ValueError]) -> None:
         """Tell early of a base strategy whose clients send something else than the model.
 
         Flower's own strategies all take models, so there it is the clients that are at fault.
         """
         if averages_models(self._base) or any(record.delivered for record in self._history):
             return
-        self._other_forms |= other_forms
+        self._other_forms |= {
+            client: shortened(str(error))
+            for client, error in unfit.items()
+            if isinstance(error, OtherUpdateError)
+        }
         reasons = set(self._other_forms.values())
         if len(self._other_forms) >= _ENOUGH and len(reasons) == 1:
             raise SelectionError(
@@ -170,30 +158,18 @@ class UpdateChecks:
 
 
 def _clip(content: RecordDict, model: Model, norm: float) -> bool:
-    ((name, arrays),) = content.array_records.items()
-    before = {
-        key: read_doubles(model.weights[key])
-        for key, (dtype, _) in model.forms.items()
-        if dtype.kind == "f"
-    }
+    """Shorten an update, in place, to an L2 norm; tell whether it was longer."""
+    (arrays,) = content.array_records.values()
+    floating = [name for name, (dtype, _) in model.forms.items() if dtype.kind == "f"]
+    before = {name: read_doubles(model.weights[name]) for name in floating}
     with np.errstate(invalid="ignore"):
-        changes = {
-            key: np.asarray(read_doubles(arrays[key]) - values) for key, values in before.items()
-        }
-    for change in changes.values():
-        change[~np.isfinite(change)] = 0  # what is not finite is so in the model, and stays
+        changes = {name: read_doubles(arrays[name]) - before[name] for name in floating}
+    # What is not finite is so in the model, and stays.
+    changes = {n: np.where(np.isfinite(change), change, 0.0) for n, change in changes.items()}
     length = float(np.sqrt(sum(float((change**2).sum()) for change in changes.values())))
     if length <= norm:
         return False
-    clipped = dict(arrays)
-    for key, change in changes.items():
-        value = np.asarray(before[key] + change * (norm / length))
-        clipped[key] = Array(value.astype(model.forms[key][0]))
-    content[name] = ArrayRecord(clipped)
+    for name, change in changes.items():
+        value = np.asarray(before[name] + change * (norm / length))
+        arrays[name] = Array(value.astype(model.forms[name][0]))
     return True
-
-
-def _reject(client: str, reason: str, record: RoundRecord) -> None:
-    reason = shortened(reason)
-    record.rejected[client] = f"training: {reason}"
-    log(INFO, "Update of client %s is not used: %s", client, reason)

@@ -8,8 +8,7 @@ from flwr.serverapp.strategy import Strategy
 from ..errors import EmptyRoundsError
 from ..options import SelectionOptions
 from ..record import RoundRecord
-from ..replies.aggregation import aggregate
-from ..replies.layers import share_layers
+from ..replies.aggregation import aggregate, share_layers
 from ..replies.updates import SketchCheck, UpdateChecks
 from .open_round import OpenRound
 

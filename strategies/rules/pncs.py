@@ -18,7 +18,7 @@ from pncs_flower.sketches import parse_sketch
 
 from ..asking import SketchRule, check_candidates, longest_unasked
 from ..checks import check_flags, check_not_negative, check_whole
-from ..replies.layers import check_averages
+from ..replies.aggregation import check_averages
 from ..rule import Choice, Round, RuleState, Summary, replaced
 from ..rule_strategy import RuleStrategy
 
