@@ -4,7 +4,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from difflib import get_close_matches
 from functools import cache, partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, Field
-from pydantic.dataclasses import dataclass as checked_dataclass
+from pydantic.dataclasses import dataclass
 
 from .data.datasets import DATASETS
 from .validation import in_plain_words
@@ -21,7 +21,6 @@ from .validation import in_plain_words
 __all__ = [
     "APP_DIRECTORY",
     "CHOICES",
-    "Agreeing",
     "Config",
     "Scalar",
     "default_run_config",
@@ -70,19 +69,8 @@ _READ_BY: dict[str, dict[str, tuple[str, ...]]] = {
 }
 """The settings that only some data sets, partitions and models read."""
 
-_INPUTS = (
-    "dataset",
-    "data_dir",
-    "evaluate_on",
-    "model",
-    "weights",
-    "normalization",
-    "resize",
-    "trainable_layers",
-    "features",
-    "cache_dir",
-)
-_PARTS = ("partition", "shards_per_client", "dirichlet_alpha", "seed")
+_INPUTS = ("dataset", "data-dir", "evaluate-on", *_READ_BY["model"], "model")
+_PARTS = ("partition", "shards-per-client", "dirichlet-alpha", "seed")
 
 
 def _choose(key: str, value: str) -> str:
@@ -138,9 +126,7 @@ AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Text = Annotated[str, AfterValidator(_to_be_written)]
 
 
-@checked_dataclass(
-    frozen=True, config=ConfigDict(strict=True, alias_generator=_key, validate_by_name=True)
-)
+@dataclass(frozen=True, config=ConfigDict(strict=True, alias_generator=_key, validate_by_name=True))
 class Config:
     """The settings of one run; see the comments in the app's ``pyproject.toml``.
 
@@ -181,18 +167,7 @@ class Config:
 
     @classmethod
     def from_run_config(cls, run_config: Mapping[str, Scalar]) -> "Config":
-        """Read and check a run's settings.
-
-        Parameters
-        ----------
-        run_config : mapping of str to scalar
-            ``context.run_config``: every setting, and no other.
-
-        Raises
-        ------
-        ValueError
-            If a setting is missing, unknown, of another type or out of its range.
-        """
+        """Read and check ``context.run_config``: every setting, and no other."""
         run_config = merged(run_config)
         known = [_key(field.name) for field in fields(cls)]
         for key in run_config:
@@ -205,13 +180,17 @@ class Config:
         """Return the settings as Flower's run configuration."""
         return {_key(field.name): getattr(self, field.name) for field in fields(self)}
 
-    def of_inputs(self) -> "Agreeing":
-        """Return the settings, equal to all that have the same examples."""
-        return Agreeing(self, tuple(getattr(self, name) for name in _INPUTS))
+    def of_inputs(self) -> "Config":
+        """Return the settings that decide which examples there are; all others are the defaults."""
+        return self._only(_INPUTS)
 
-    def of_parts(self) -> "Agreeing":
-        """Return the settings, equal to all whose clients hold the same examples."""
-        return Agreeing(self, tuple(getattr(self, name) for name in (*_INPUTS, *_PARTS)))
+    def of_parts(self) -> "Config":
+        """Return the settings that decide which examples each client holds, as `of_inputs` does."""
+        return self._only((*_INPUTS, *_PARTS))
+
+    def _only(self, keys: Iterable[str]) -> "Config":
+        own = self.to_run_config()
+        return Config.from_run_config({**default_run_config(), **{key: own[key] for key in keys}})
 
     @property
     def rule_parameters(self) -> dict[str, Any]:
@@ -227,24 +206,6 @@ class Config:
     def trainable_layer_names(self) -> tuple[str, ...]:
         """The layers that are trained, of a model with frozen ones."""
         return _list(self.trainable_layers)
-
-
-@dataclass(frozen=True)
-class Agreeing:
-    """Settings that are equal to others if they agree in what matters.
-
-    So that runs which differ in the rest can share what was made for one of them.
-
-    Attributes
-    ----------
-    config : Config
-        All settings of one of them.
-    values : tuple of scalar
-        Those in which they agree.
-    """
-
-    config: Config = field(compare=False)
-    values: tuple[Scalar, ...]
 
 
 def default_run_config() -> dict[str, Scalar]:
