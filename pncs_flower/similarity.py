@@ -5,24 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from pncs_flower import forms, pair_sums
 from pncs_flower.backend import Array, Precision, Rows
-from pncs_flower.forms import (
-    FORMS,
-    SMALLEST_RATIO,
-    Form,
-    check_parameters,
-    mirrored,
-    norm_ratio,
-    score,
-    score_products,
-)
-from pncs_flower.pair_sums import (
-    largest_magnitudes,
-    pair_gaps,
-    pair_power_sums,
-    power_norms,
-    power_products,
-)
+from pncs_flower.forms import FORMS, Form
 
 __all__ = ["FORMS", "Form", "cosine", "layered_cosine", "pairwise_cosine"]
 
@@ -35,7 +20,7 @@ _UNEQUAL = 1e-5  # ratio of norms below which the difference of two sums loses t
 
 
 def cosine(u: Array, v: Array, p: float = 4, form: Form = "squared") -> float:
-    """Return the power-norm cosine similarity of two vectors.
+    """Return the power-norm cosine similarity of two vectors: cos_p of PNCS, arXiv:2506.15923.
 
     Parameters
     ----------
@@ -63,10 +48,6 @@ def cosine(u: Array, v: Array, p: float = 4, form: Form = "squared") -> float:
     ValueError
         If shapes differ or are not one-dimensional, a value is not finite, or ``p`` or ``form`` is
         not allowed.
-
-    References
-    ----------
-    PNCS, arXiv:2506.15923, "Proposed Method: PNCS", cos_p.
     """
     u, v = (vector if hasattr(vector, "ndim") else np.asarray(vector) for vector in (u, v))
     if u.ndim != 1 or u.shape != v.shape:
@@ -102,14 +83,10 @@ def pairwise_cosine(gradients: Any, p: float = 4, form: Form = "squared") -> Arr
     ValueError
         If the shape is not (K, d), a value is not finite (the message names the rows), or ``p`` or
         ``form`` is not allowed.
-
-    References
-    ----------
-    PNCS, arXiv:2506.15923, "Proposed Method: PNCS", cos_p.
     """
-    check_parameters(p, form)
+    forms.check_parameters(p, form)
     rows = Rows.of(gradients)
-    largest = largest_magnitudes(rows)
+    largest = pair_sums.largest_magnitudes(rows)
     broken = np.flatnonzero(~np.isfinite(largest))
     if len(broken):
         raise ValueError(
@@ -133,28 +110,17 @@ def layered_cosine(
     similarities: Mapping[str, np.ndarray], weights: Mapping[str, float] | None = None
 ) -> np.ndarray:
     """Return the mean over layers of (K, K) similarities, in the proportions of the weights."""
-    shapes = {layer: np.shape(values) for layer, values in similarities.items()}
-    if len(set(shapes.values())) != 1:
-        raise ValueError(f"similarities of shapes {shapes}, want one shape for one or more layers")
-    if weights is None:
-        weights = dict.fromkeys(similarities, 1.0)
-    if set(weights) != set(similarities):
-        raise ValueError(
-            f"weights for the layers {sorted(weights)}, want one for each of {sorted(similarities)}"
-        )
+    weights = weights or dict.fromkeys(similarities, 1.0)
     total = sum(weights.values())
-    if not (min(weights.values()) >= 0 and 0 < total < np.inf):
-        raise ValueError(f"weights are {dict(weights)}, want finite, 0 or more, and not all zero")
     layers = sorted(similarities)  # the sum must not depend on the order of a mapping
-    terms = [weights[layer] / total * np.asarray(similarities[layer]) for layer in layers]
-    return np.asarray(np.sum(terms, axis=0), dtype=np.float64)
+    return np.asarray(sum(weights[layer] / total * similarities[layer] for layer in layers))
 
 
 def _by_products(rows: Rows, scales: np.ndarray, p: int, form: Form) -> Array:
     """All pairs from matrix products, and those that cancel in them once more, one by one."""
     xp = rows.xp
     for precision in dict.fromkeys((_product_precision(rows, form), "float64")):
-        products = power_products(rows, scales, p, precision)
+        products = pair_sums.power_products(rows, scales, p, precision)
         # <u^(p/2), u^(p/2)> is |u|^p; a zero row has none, and its similarities are cleared later.
         relative = xp.diagonal(products[-1]) ** (1 / p)
         relative = xp.where(relative == 0, xp.ones_like(relative), relative)
@@ -162,7 +128,7 @@ def _by_products(rows: Rows, scales: np.ndarray, p: int, form: Form) -> Array:
             product /= relative[:, None] ** (p - j)
             product /= relative[None, :] ** j
         norms = relative * rows.beside(scales)
-        similarity, reported = score_products(
+        similarity, reported = forms.score_products(
             xp, products, norms, p, form, _threshold(p, form, precision, rows.precision)
         )
         count = sum(len(pairs) for pairs, _, _ in reported)
@@ -171,11 +137,11 @@ def _by_products(rows: Rows, scales: np.ndarray, p: int, form: Form) -> Array:
     for pairs, high, gap in reported:
         if len(pairs):
             first, second = pairs[:, 0], pairs[:, 1]
-            ratio, larger = norm_ratio(xp, norms[first], norms[second], form)
+            ratio, larger = forms.norm_ratio(xp, norms[first], norms[second], form)
             divisors = _divisors(xp, norms[first], norms[second], form)
             divisors[1] *= -xp.sign(gap)
-            low = pair_power_sums(rows, first, second, divisors, p)
-            values = score(xp, p, form, high, low, gap, ratio, larger)
+            low = pair_sums.pair_power_sums(rows, first, second, divisors, p)
+            values = forms.score(xp, p, form, high, low, gap, ratio, larger)
             similarity[first, second] = values
             similarity[second, first] = values
     return similarity
@@ -184,23 +150,25 @@ def _by_products(rows: Rows, scales: np.ndarray, p: int, form: Form) -> Array:
 def _by_pairs(rows: Rows, scales: np.ndarray, p: float, form: Form) -> Array:
     """All pairs, a pass over the coordinates of each."""
     xp = rows.xp
-    norms = power_norms(rows, scales, p)
+    norms = pair_sums.power_norms(rows, scales, p)
     norms = xp.where(norms == 0, xp.ones_like(norms), norms) * rows.beside(scales)
     first, second = map(rows.beside, np.triu_indices(rows.num_rows, 1))
-    ratio, larger = norm_ratio(xp, norms[first], norms[second], form)
+    ratio, larger = forms.norm_ratio(xp, norms[first], norms[second], form)
     divisors = _divisors(xp, norms[first], norms[second], form)
-    plus = pair_power_sums(rows, first, second, divisors, p)
+    plus = pair_sums.pair_power_sums(rows, first, second, divisors, p)
     divisors[1] *= -1
-    minus = pair_power_sums(rows, first, second, divisors, p)
+    minus = pair_sums.pair_power_sums(rows, first, second, divisors, p)
     gap = plus - minus
     unequal = ratio < _UNEQUAL
     if unequal.any():
         divisors[1] *= -1
-        gap[unequal] = pair_gaps(rows, first[unequal], second[unequal], divisors[:, unequal], p)
+        gap[unequal] = pair_sums.pair_gaps(
+            rows, first[unequal], second[unequal], divisors[:, unequal], p
+        )
     high, low = xp.maximum(plus, minus), xp.minimum(plus, minus)
     similarity = rows.zeros(rows.num_rows, rows.num_rows)
-    similarity[first, second] = score(xp, p, form, high, low, gap / ratio, ratio, larger)
-    return mirrored(xp, similarity, norms, form)
+    similarity[first, second] = forms.score(xp, p, form, high, low, gap / ratio, ratio, larger)
+    return forms.mirrored(xp, similarity, norms, form)
 
 
 def _divisors(xp: Any, first: Array, second: Array, form: Form) -> Array:
@@ -209,27 +177,16 @@ def _divisors(xp: Any, first: Array, second: Array, form: Form) -> Array:
         return xp.stack([first, second])
     # Where the form leaves their scales alone, by the larger norm, so that equal values cancel
     # exactly; a vector too small beside the other is taken to be as large as `norm_ratio` says.
-    larger = xp.maximum(first, second)
-    return xp.stack(
-        [
-            xp.where(own / larger < SMALLEST_RATIO, own / SMALLEST_RATIO, larger)
-            for own in (first, second)
-        ]
-    )
+    own, larger = xp.stack([first, second]), xp.maximum(first, second)
+    return xp.where(own / larger < forms.SMALLEST_RATIO, own / forms.SMALLEST_RATIO, larger)
 
 
 def _product_precision(rows: Rows, form: Form) -> Precision:
     """Return float32 for matrix products where that is much faster and good enough."""
     # Float32 sums are good enough if there are many blocks over which their errors average out. A
     # form without bounds must be right relative to its value, which may be near 0.
-    if (
-        rows.precision == "float32"
-        and form in ("squared", "normalized")
-        and rows.num_rows >= _FLOAT32_ROWS
-        and rows.num_values >= _FLOAT32_VALUES
-    ):
-        return "float32"
-    return "float64"
+    large = rows.num_rows >= _FLOAT32_ROWS and rows.num_values >= _FLOAT32_VALUES
+    return rows.precision if large and form in ("squared", "normalized") else "float64"
 
 
 def _threshold(p: int, form: Form, precision: Precision, wanted: Precision) -> float:

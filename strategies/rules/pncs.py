@@ -1,5 +1,6 @@
 """PNCS: the clients whose gradients are least alike by power-norm cosine similarity."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -108,8 +109,8 @@ def _weights(given: object, layers: Sequence[str] | None) -> tuple[tuple[str, fl
         raise TypeError(f"layer_weights is {given!r}, but must give each layer's weight by name")
     weights = dict(given)
     check_not_negative(**{f"layer_weights[{layer!r}]": each for layer, each in weights.items()})
-    if not any(weights.values()):
-        raise ValueError(f"layer_weights is {weights}, but must not be all 0")
+    if not 0 < sum(weights.values()) < math.inf:
+        raise ValueError(f"layer_weights is {weights}, but must not be all 0, or infinite in sum")
     if layers is None or set(layers) != set(weights):
         raise ValueError(
             f"layer_weights names the layers {', '.join(weights)}, but layers are "

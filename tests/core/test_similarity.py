@@ -252,21 +252,3 @@ def test_only_proportions_of_layer_weights_matter() -> None:
     layers = {"a": np.array([[1.0, 0.5], [0.5, 1.0]]), "b": np.array([[1.0, -0.1], [-0.1, 1.0]])}
     weighted = layered_cosine(layers, {"a": 6, "b": 2})
     np.testing.assert_allclose(weighted, [[1.0, 0.35], [0.35, 1.0]], atol=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("layers", "weights", "message"),
-    [
-        ({}, None, "one or more layers"),
-        ({"a": np.eye(2), "b": np.eye(3)}, None, "one shape"),
-        ({"a": np.eye(2)}, {"b": 1.0}, r"\['b'\]"),
-        ({"a": np.eye(2)}, {"a": 0.0}, "not all zero"),
-        ({"a": np.eye(2), "b": np.eye(2)}, {"a": 2.0, "b": -1.0}, "0 or more"),
-        ({"a": np.eye(2)}, {"a": math.nan}, "finite"),
-    ],
-)
-def test_layer_weights_are_checked(
-    layers: dict[str, np.ndarray], weights: dict[str, float] | None, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        layered_cosine(layers, weights)

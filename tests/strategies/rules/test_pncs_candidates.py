@@ -65,6 +65,8 @@ def test_weights_decide_the_choice() -> None:
         ({"num_candidates": 1}, "candidates is 1, but 2 of them are chosen"),
         ({"layer_weights": (("a", -1.0),), "layers": ("a",)}, "finite and at least 0"),
         ({"layer_weights": (("a", 0.0),), "layers": ("a",)}, "must not be all 0"),
+        ({"layer_weights": {"a": 1e308, "b": 1e308}, "layers": ("a", "b")}, "infinite in sum"),
+        ({"layer_weights": {"a": float("nan")}, "layers": ("a",)}, "finite and at least 0"),
         (
             {"layer_weights": (("a", 1.0),), "layers": ("b",)},
             "names the layers a, but layers are b",
