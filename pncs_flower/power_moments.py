@@ -1,5 +1,6 @@
 """The sketch from which cos_4 can be estimated: a linear sketch of u alone keeps L2, not L4."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,7 +10,6 @@ from pncs_flower.count_sketch import count_sketch
 from pncs_flower.forms import Form, score_products
 from pncs_flower.similarity import pairwise_cosine
 from pncs_flower.sketch_base import SizedSketch
-from pncs_flower.wire import pack, packed_bytes, unpack
 
 __all__ = ["PowerMoments"]
 
@@ -28,41 +28,12 @@ class PowerMoments(SizedSketch):
     name: ClassVar[str] = "power-moments"
     is_linear: ClassVar[bool] = False
 
-    def _count(self, num_values: int) -> int:
-        return num_values  # of a layer that is sent as it is
-
-    def encode(self, values: np.ndarray, *, seed: int, round: int, layer: str) -> np.ndarray:
-        """As `Sketch.encode`."""
-        if values.ndim != 1 or values.size <= 3 * self.size:
-            return super().encode(values, seed=seed, round=round, layer=layer)
-        norm = _norm(values)
-        moments = count_sketch(
-            values, self.size, seed=seed, layer=layer, powers=3, scale=norm or 1.0
-        )
-        parts = [np.array([norm]), *moments]
-        return np.concatenate([pack(part, self.wire) for part in parts])
-
     def decode(self, wire: np.ndarray, num_values: int) -> np.ndarray:
         """As `Sketch.decode`."""
-        if num_values <= 3 * self.size:
-            return super().decode(wire, num_values)
-        lengths = [self._length(count) for count in (1, self.size, self.size, self.size)]
-        if wire.shape != (sum(lengths),):
-            raise ValueError(
-                f"sketch of shape {wire.shape}, want ({sum(lengths)},): client and server must "
-                "use the same sketch and the same layers"
-            )
-        parts = np.split(wire, np.cumsum(lengths)[:-1])
-        norm = unpack(parts[0], 1, self.wire)
-        if norm[0] < 0:
-            raise ValueError(f"sketch with the norm {norm[0]}, want 0 or more")
-        return np.concatenate([norm, *(unpack(part, self.size, self.wire) for part in parts[1:])])
-
-    def num_bytes(self, num_values: int) -> int:
-        """As `Sketch.num_bytes`."""
-        if num_values <= 3 * self.size:
-            return super().num_bytes(num_values)
-        return packed_bytes(1, self.wire) + 3 * packed_bytes(self.size, self.wire)
+        row = super().decode(wire, num_values)
+        if num_values > 3 * self.size and row[0] < 0:
+            raise ValueError(f"sketch with the norm {row[0]}, want 0 or more")
+        return row
 
     def check_order(self, p: float) -> None:
         """Raise ValueError unless p is 2 or 4."""
@@ -89,8 +60,16 @@ class PowerMoments(SizedSketch):
         similarity[:, zero] = 0.0
         return np.asarray(similarity)
 
-    def _length(self, count: int) -> int:
-        return packed_bytes(count, self.wire) // np.dtype(self.wire).itemsize
+    def _counts(self, num_values: int) -> Sequence[int]:
+        return [num_values] if num_values <= 3 * self.size else [1, *3 * [self.size]]
+
+    def _parts(self, values: np.ndarray, seed: int, round: int, layer: str) -> Sequence[np.ndarray]:
+        if values.size <= 3 * self.size:
+            return [values]
+        norm = _norm(values)
+        scale = norm or 1.0
+        moments = count_sketch(values, self.size, seed=seed, layer=layer, powers=3, scale=scale)
+        return [np.array([norm]), *moments]
 
 
 def _norm(values: np.ndarray) -> float:

@@ -1,5 +1,6 @@
 """What every sketch offers and shares; unless it says otherwise, a short vector of like cos_p."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -7,35 +8,18 @@ import numpy as np
 
 from pncs_flower.forms import Form
 from pncs_flower.similarity import pairwise_cosine
-from pncs_flower.wire import WIRES, Wire, pack, packed_bytes, unpack
+from pncs_flower.wire import HEAD, WIRES, Wire, pack, unpack
 
 __all__ = ["SizedSketch", "Sketch"]
 
 
 class Sketch:
-    """A small summary of a layer; a layer smaller than its sketch is sent as it is.
+    """A small summary of a layer; a layer smaller than its sketch is sent as it is."""
 
-    Attributes
-    ----------
-    name : str
-        How the text begins that `parse_sketch` reads.
-    wire : {"float32", "float16", "int8"}
-        Number format on the wire.
-    is_linear : bool
-        Whether the sketch of a sum is the sum of the sketches, on the same coordinates.
-    same_in_every_round : bool
-        Whether sketches of different rounds may be compared and added up.
-
-    Raises
-    ------
-    ValueError
-        If there is no such number format, or the size is not one.
-    """
-
-    name: ClassVar[str]
+    name: ClassVar[str]  # how the text begins that `parse_sketch` reads
     wire: Wire
-    is_linear: ClassVar[bool] = True
-    same_in_every_round: ClassVar[bool] = True
+    is_linear: ClassVar[bool] = True  # the sketch of a sum is the sum of the sketches
+    same_in_every_round: ClassVar[bool] = True  # those of several rounds may be compared, added up
 
     def __post_init__(self) -> None:
         if self.wire not in WIRES:
@@ -47,56 +31,28 @@ class Sketch:
         return self.name + self._size + ("" if self.wire == "float32" else f"@{self.wire}")
 
     def encode(self, values: np.ndarray, *, seed: int, round: int, layer: str) -> np.ndarray:
-        """Return the sketch of a layer in wire form (client side).
-
-        Parameters
-        ----------
-        values : np.ndarray
-            Shape (d,), real: the layer's gradient or update.
-        seed, round, layer : int, int, str
-            Seed and round of the run, and the name of the layer.
-
-        Returns
-        -------
-        np.ndarray
-            One-dimensional, `num_bytes` bytes.
-
-        Raises
-        ------
-        ValueError
-            If ``values`` is not one-dimensional.
-        """
+        """Return the sketch of a layer, shape (d,), as it goes over the wire (client side)."""
         if values.ndim != 1:
             raise ValueError(f"values of shape {values.shape}, want one dimension: flatten them")
-        if self._count(values.size) < values.size:
-            values = self._draw(values, seed, round, layer)
-        return pack(values, self.wire)
+        return _joined([pack(part, self.wire) for part in self._parts(values, seed, round, layer)])
 
     def decode(self, wire: np.ndarray, num_values: int) -> np.ndarray:
-        """Check a sketch that came over the wire and return its numbers (server side).
+        """Return a sketch's finite float32 numbers, a row for `pairwise_cosine` (server side).
 
-        Parameters
-        ----------
-        wire : np.ndarray
-            What `encode` returned, or what a stranger claims to be that.
-        num_values : int
-            Number of values of the layer (d).
-
-        Returns
-        -------
-        np.ndarray
-            Shape (r,), float32, finite: one row for `pairwise_cosine`.
-
-        Raises
-        ------
-        ValueError
-            If dtype, shape or a value is not what `encode` makes of finite values.
+        Raises ValueError if they are not what `encode` makes of ``num_values`` finite values.
         """
-        return unpack(wire, self._count(num_values), self.wire)
+        lengths = self._lengths(num_values)
+        if wire.dtype != np.dtype(self.wire) or wire.shape != (sum(lengths),):
+            raise ValueError(
+                f"sketch of shape {wire.shape} and dtype {wire.dtype}, want ({sum(lengths)},) and "
+                f"{self.wire}: client and server must use the same sketch and the same layers"
+            )
+        parts = np.split(wire, np.cumsum(lengths)[:-1])
+        return _joined([unpack(part, self.wire) for part in parts])
 
     def num_bytes(self, num_values: int) -> int:
         """Return the bytes on the wire for a layer of ``num_values`` values, without framing."""
-        return packed_bytes(self._count(num_values), self.wire)
+        return sum(self._lengths(num_values)) * np.dtype(self.wire).itemsize
 
     def check_order(self, p: float) -> None:
         """Raise ValueError, with the remedy, if the sketch does not keep cos_p."""
@@ -111,13 +67,15 @@ class Sketch:
         """The size as it stands in the text."""
         return ""
 
-    def _count(self, num_values: int) -> int:
-        """Return how many numbers stand for a layer's values."""
-        return num_values
+    def _lengths(self, num_values: int) -> list[int]:
+        return [HEAD[self.wire] + count for count in self._counts(num_values)]
 
-    def _draw(self, values: np.ndarray, seed: int, round: int, layer: str) -> np.ndarray:
-        """Return `_count` numbers for a layer that has more."""
-        raise NotImplementedError
+    def _counts(self, num_values: int) -> Sequence[int]:
+        """Return how many numbers the parts of a sketch have; each part has its own wire scale."""
+        return [num_values]
+
+    def _parts(self, values: np.ndarray, seed: int, round: int, layer: str) -> Sequence[np.ndarray]:
+        return [values]
 
 
 @dataclass(frozen=True)
@@ -136,5 +94,16 @@ class SizedSketch(Sketch):
     def _size(self) -> str:
         return f":{self.size}"
 
-    def _count(self, num_values: int) -> int:
-        return min(self.size, num_values)
+    def _counts(self, num_values: int) -> Sequence[int]:
+        return [min(self.size, num_values)]
+
+    def _parts(self, values: np.ndarray, seed: int, round: int, layer: str) -> Sequence[np.ndarray]:
+        return [values if values.size <= self.size else self._draw(values, seed, round, layer)]
+
+    def _draw(self, values: np.ndarray, seed: int, round: int, layer: str) -> np.ndarray:
+        """Return ``size`` numbers for a layer that has more."""
+        raise NotImplementedError
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -1,6 +1,6 @@
 """Sketches: the small summary of a layer that a client sends in the pre-round."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from pncs_flower.count_sketch import count_sketch
 from pncs_flower.power_moments import PowerMoments
 from pncs_flower.randomness import raw_words
 from pncs_flower.sketch_base import SizedSketch, Sketch
-from pncs_flower.wire import WIRES, Wire, pack, packed_bytes
+from pncs_flower.wire import WIRES, Wire
 
 __all__ = [
     "CoordinateShare",
@@ -73,7 +73,8 @@ class CoordinateShare(Sketch):
         room = update_bytes * self.percent // 100 - framing
 
         def fits(count: int) -> bool:
-            return sum(packed_bytes(min(count, size), self.wire) for size in sizes) <= room
+            sketch = Coordinates(count, self.wire)
+            return sum(map(sketch.num_bytes, sizes)) <= room
 
         least, most = _LEAST_SHARE, max(sizes, default=0)
         while least < most:
@@ -89,11 +90,11 @@ class CoordinateShare(Sketch):
     def _size(self) -> str:
         return f":{self.percent}%"
 
-    def _count(self, num_values: int) -> int:
-        return self._of_layer(num_values)._count(num_values)
+    def _counts(self, num_values: int) -> Sequence[int]:
+        return self._of_layer(num_values)._counts(num_values)
 
-    def _draw(self, values: np.ndarray, seed: int, round: int, layer: str) -> np.ndarray:
-        return self._of_layer(values.size)._draw(values, seed, round, layer)
+    def _parts(self, values: np.ndarray, seed: int, round: int, layer: str) -> Sequence[np.ndarray]:
+        return self._of_layer(values.size)._parts(values, seed, round, layer)
 
 
 @dataclass(frozen=True)
@@ -122,12 +123,6 @@ class Norm(Sketch):
     is_linear: ClassVar[bool] = False
     wire: Wire = "float32"
 
-    def encode(self, values: np.ndarray, *, seed: int, round: int, layer: str) -> np.ndarray:
-        """As `Sketch.encode`."""
-        if values.ndim != 1:
-            raise ValueError(f"values of shape {values.shape}, want one dimension: flatten them")
-        return pack(np.array([np.linalg.norm(values.astype(np.float64))]), self.wire)
-
     def decode(self, wire: np.ndarray, num_values: int) -> np.ndarray:
         """As `Sketch.decode`."""
         norm = super().decode(wire, num_values)
@@ -139,8 +134,11 @@ class Norm(Sketch):
             "a norm has no direction: use the sketch 'layers' or 'coordinates:SIZE' for similarity"
         )
 
-    def _count(self, num_values: int) -> int:
-        return 1
+    def _counts(self, num_values: int) -> Sequence[int]:
+        return [1]
+
+    def _parts(self, values: np.ndarray, seed: int, round: int, layer: str) -> Sequence[np.ndarray]:
+        return [np.array([np.linalg.norm(values.astype(np.float64))])]
 
 
 _PLAIN: dict[str, Callable[[Wire], Sketch]] = {sketch.name: sketch for sketch in (Layers, Norm)}
@@ -157,25 +155,7 @@ _KNOWN = ", ".join(
 
 
 def parse_sketch(spec: str | Sketch) -> Sketch:
-    """Turn a text such as ``"count:256"`` into a sketch.
-
-    Parameters
-    ----------
-    spec : str or Sketch
-        ``"layers"``, ``"norm"``, ``"coordinates:SIZE"``, ``"coordinates:PERCENT%"``,
-        ``"count:SIZE"`` or ``"power-moments:SIZE"``, and then perhaps ``"@float16"`` or
-        ``"@int8"`` for the number format on the wire. A sketch is returned as it is.
-
-    Returns
-    -------
-    Sketch
-        With ``parse_sketch(sketch.spec) == sketch``.
-
-    Raises
-    ------
-    ValueError
-        If there is no such sketch; the message lists those that exist.
-    """
+    """Turn a text such as ``"count:256@int8"`` into a sketch; ValueError lists those that exist."""
     if isinstance(spec, Sketch):
         return spec
     if not isinstance(spec, str):

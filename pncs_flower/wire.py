@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-__all__ = ["WIRES", "Wire", "pack", "packed_bytes", "unpack"]
+__all__ = ["HEAD", "WIRES", "Wire", "pack", "unpack"]
 
 Wire = Literal["float32", "float16", "int8"]
 """Number format of a sketch, with what stands before the numbers."""
@@ -15,7 +15,9 @@ Wire = Literal["float32", "float16", "int8"]
 
 WIRES: tuple[Wire, ...] = get_args(Wire)
 
-_HEAD = {"float32": 0, "float16": 1, "int8": 4}
+HEAD: dict[Wire, int] = {"float32": 0, "float16": 1, "int8": 4}
+"""Numbers before the values."""
+
 _MAX_EXPONENT = 160  # float32 needs -148 to 128
 _NOT_FINITE = (
     "the client's gradient or update is not finite, or too large for float32: look at its data and "
@@ -41,14 +43,9 @@ def pack(values: np.ndarray, wire: Wire) -> np.ndarray:
     return np.concatenate([np.array([step], dtype="<f4").view(np.int8), body])
 
 
-def unpack(packed: np.ndarray, count: int, wire: Wire) -> np.ndarray:
-    """Return ``count`` finite float32 values, or raise ValueError unless they were packed so."""
-    head = _HEAD[wire]
-    if packed.dtype != np.dtype(wire) or packed.shape != (count + head,):
-        raise ValueError(
-            f"sketch of shape {packed.shape} and dtype {packed.dtype}, want ({count + head},) "
-            f"and {wire}: client and server must use the same sketch and the same layers"
-        )
+def unpack(packed: np.ndarray, wire: Wire) -> np.ndarray:
+    """Return finite float32 values, or raise ValueError unless they were packed so."""
+    head = HEAD[wire]
     if wire == "float32":
         values = packed.astype(np.float32)
     elif wire == "float16":
@@ -67,8 +64,3 @@ def unpack(packed: np.ndarray, count: int, wire: Wire) -> np.ndarray:
         place = int(np.argmin(np.isfinite(values)))
         raise ValueError(f"sketch with {values[place]} at position {place}: {_NOT_FINITE}")
     return values
-
-
-def packed_bytes(count: int, wire: Wire) -> int:
-    """Return the bytes of ``count`` values on the wire."""
-    return (count + _HEAD[wire]) * np.dtype(wire).itemsize
