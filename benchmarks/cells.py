@@ -24,11 +24,11 @@ from measure import machine
 
 from pncs_flower.simulations.cli.console import parse_setting
 from pncs_flower.simulations.run.folder import read_rounds
-from pncs_flower.simulations.sweep.cell_file import CELLS, cell_files
+from pncs_flower.simulations.sweep.cell import CELLS, Cell
 from pncs_flower.simulations.sweep.file import read_sweep
 from pncs_flower.simulations.sweep.plan import Report
-from pncs_flower.simulations.sweep.run import run_sweep
-from pncs_flower.simulations.sweep.sweep import Cell, Sweep
+from pncs_flower.simulations.sweep.run import cell_files, run_sweep
+from pncs_flower.simulations.sweep.sweep import Sweep
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "simulations" / "experiments"
 RULES = ("pncs", "active-fl", "fedcor", "gradient-memory", "uniform")

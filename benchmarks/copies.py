@@ -25,9 +25,9 @@ from unittest.mock import patch
 from measure import machine, own_megabytes
 
 from pncs_flower.simulations.cli.console import parse_setting
+from pncs_flower.simulations.sweep.cell import Cell
 from pncs_flower.simulations.sweep.file import read_sweep
 from pncs_flower.simulations.sweep.plan import Report
-from pncs_flower.simulations.sweep.sweep import Cell
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "simulations" / "experiments"
 

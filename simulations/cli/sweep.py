@@ -144,8 +144,8 @@ def _run(
     workers: int | None,
 ) -> bool:
     """Run a file with other keys and settings, write its report, and tell if a cell failed."""
+    from ..sweep.cell import Cell
     from ..sweep.file import changed, read_sweep
-    from ..sweep.sweep import Cell
 
     wanted = changed(read_sweep(file), quick, only, keys, changes)
     # Only now, since torch takes seconds and a wrong file is to be told at once.
@@ -210,7 +210,7 @@ def _run_table1(
             workers,
             lambda done, total: bar.update(task, completed=done, total=total),
         )
-        rows = analyse(study, observed)
+        rows = analyse(observed)
         page = write_table1(folder, study, rows)
     for verdict, text, _ in judge_rows(rows):
         out.print(f"{verdict}: {text}", soft_wrap=True)

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Labels", "PairModel", "fit_pair_model", "label_pairs", "relative_losses"]
+__all__ = ["Labels", "PairModel", "fit_pair_model", "label_pairs", "relative", "relative_losses"]
 
 Labels = Literal["min-max", "softmax"]
 Vector = NDArray[np.float64]
@@ -71,9 +71,14 @@ def fit_pair_model(
 
 
 def relative_losses(losses: Vector, scores: Vector) -> Vector:
-    """Return how far the best-scored pair is from the best one."""
-    chosen = np.take_along_axis(losses, scores.argmax(axis=-1)[..., None], axis=-1)[..., 0]
+    """Return how far the best-scored pair is from the best one, 1 for the worst."""
+    best = scores.argmax(axis=-1)[..., None]
+    return relative(losses, np.take_along_axis(losses, best, axis=-1)[..., 0])
+
+
+def relative(losses: Vector, loss: Vector) -> Vector:
+    """Return where a loss lies between the least of all pairs, 0, and the largest, 1."""
     least, largest = losses.min(axis=-1), losses.max(axis=-1)
     spread = np.where(largest > least, largest - least, 1)
-    relative: Vector = (chosen - least) / spread
-    return relative
+    found: Vector = (loss - least) / spread
+    return found

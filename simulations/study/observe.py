@@ -1,7 +1,6 @@
 """Every pair of clients tried in every round: the observations behind the paper's table 1."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from zipfile import BadZipFile
@@ -19,16 +18,14 @@ from ..config import Config
 from ..task import initial_model, load_inputs
 from .features import FEATURES, client_pairs, pair_features
 
-__all__ = ["Observations", "observe_pairs", "read_observations", "write_observations"]
+__all__ = ["OBSERVED", "Observations", "observe_pairs", "read_observations", "write_observations"]
 
 
-@dataclass(frozen=True)
-class Observations:
-    """What was seen in one run of a study."""
+OBSERVED = (*FEATURES, "accuracy", "loss")
+"""What is seen of every pair in every round: features, and how good a model it makes."""
 
-    features: Mapping[str, NDArray[np.float64]]
-    accuracy: NDArray[np.float64]
-    loss: NDArray[np.float64]
+Observations = Mapping[str, NDArray[np.float64]]
+"""The values of each of `OBSERVED`, of one run with the shape (rounds, pairs)."""
 
 
 def observe_pairs(config: Config, num_clients: int) -> Observations:
@@ -57,12 +54,7 @@ def observe_pairs(config: Config, num_clients: int) -> Observations:
         ]
     finally:
         torch.set_num_threads(before)
-    features, accuracy, loss = zip(*rounds, strict=True)
-    return Observations(
-        {name: np.stack([each[name] for each in features]) for name in FEATURES},
-        np.array(accuracy),
-        np.array(loss),
-    )
+    return {name: np.stack([each[name] for each in rounds]) for name in OBSERVED}
 
 
 def _one_round(
@@ -71,7 +63,7 @@ def _one_round(
     examples: Tensor,
     labels: Tensor,
     config: Config,
-) -> tuple[Mapping[str, NDArray[np.float64]], list[float], list[float]]:
+) -> Observations:
     gradients = [full_batch_gradient(model, own, config.seed) for own in clients]
     accuracies, losses = [], []
     with torch.no_grad():
@@ -87,18 +79,20 @@ def _one_round(
             mean = reduce(torch.add, (gradient[name] for gradient in gradients)) / len(clients)
             weights.sub_(mean, alpha=config.lr)
     flat = torch.stack([torch.cat([v.flatten() for v in g.values()]) for g in gradients])
-    return pair_features(flat.numpy()), accuracies, losses
+    found = {"accuracy": np.array(accuracies), "loss": np.array(losses)}
+    return {**pair_features(flat.numpy()), **found}
 
 
-def write_observations(path: Path, observations: Observations) -> None:
+def write_observations(path: Path, seen: Observations) -> None:
     """Write a file of observations, whole or not at all."""
+    features = np.stack([seen[name] for name in FEATURES])
     with replacing(path) as file:
         np.savez(
             file,
             allow_pickle=False,
-            features=np.stack([observations.features[name] for name in FEATURES]),
-            accuracy=observations.accuracy,
-            loss=observations.loss,
+            features=features,
+            accuracy=seen["accuracy"],
+            loss=seen["loss"],
         )
 
 
@@ -106,8 +100,7 @@ def read_observations(path: Path) -> Observations:
     """Read what `write_observations` wrote."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            features, accuracy, loss = (file[name] for name in ("features", "accuracy", "loss"))
-        by_name = dict(zip(FEATURES, features, strict=True))
+            values = [*file["features"], file["accuracy"], file["loss"]]
+        return dict(zip(OBSERVED, values, strict=True))
     except (OSError, KeyError, TypeError, ValueError, EOFError, BadZipFile) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it and run again") from None
-    return Observations(by_name, accuracy, loss)

@@ -1,14 +1,8 @@
 """Table 1 of the paper: which feature of two gradients tells a good pair of clients."""
 
-import multiprocessing
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from hashlib import blake2b
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +10,20 @@ from numpy.typing import NDArray
 
 from pncs_flower.files import held
 
-from ..config import Config, Scalar, default_run_config, format_toml
-from ..sweep.sweep import PLACES, refuse_axes
+from ..config import Config, Scalar, default_run_config
+from ..sweep.cell import digest
+from ..sweep.pool import Failure, pool
+from ..sweep.sweep import refuse_axes
 from ..task import inputs_fingerprint
 from .features import FEATURES
-from .model import Labels, PairModel, fit_pair_model, label_pairs, relative_losses
-from .observe import Observations, observe_pairs, read_observations, write_observations
+from .model import Labels, PairModel, fit_pair_model, label_pairs, relative, relative_losses
+from .observe import (
+    OBSERVED,
+    Observations,
+    observe_pairs,
+    read_observations,
+    write_observations,
+)
 
 __all__ = ["ALL", "RANDOM", "Row", "Study", "analyse", "run_study"]
 
@@ -59,36 +61,24 @@ class Study:
             "device": "cpu",
             "rule.sketch": "layers",
         }
+        own: dict[str, Scalar] = {"dataset": "cifar10", "model": "vgg16"}
         if quick:
-            own: dict[str, Scalar] = {
-                "dataset": "digits",
-                "model": "linear",
-                "num-rounds": 6,
-                "lr": 0.5,
-            }
-        else:
-            own = {"dataset": "cifar10", "model": "vgg16"}
+            own = {"dataset": "digits", "model": "linear", "num-rounds": 6, "lr": 0.5}
         return cls({**common, **own, **settings}, seeds=3 if quick else 10)
 
     def configs(self) -> dict[tuple[int, int], Config]:
         """Return the settings of each run, by shards and seed."""
+        common = {**default_run_config(), **self.settings}
         return {
-            (shards, seed): Config.from_run_config(
-                {
-                    **default_run_config(),
-                    **self.settings,
-                    "shards-per-client": shards,
-                    "seed": seed,
-                }
-            )
+            (n, seed): Config.from_run_config({**common, "shards-per-client": n, "seed": seed})
             for seed in range(self.seeds)
-            for shards in self.shards
+            for n in self.shards
         }
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table."""
+    """A row of the table; ``losses`` has the shape (shards, seeds, rounds)."""
 
     name: str
     ranks: Mapping[str, int]
@@ -98,117 +88,61 @@ class Row:
 
 def run_study(
     study: Study, folder: Path, workers: int, on_run: Callable[[int, int], None]
-) -> dict[tuple[int, int], Observations]:
-    """Make the observations that are not in the folder yet, and return all of them."""
+) -> Observations:
+    """Make the observations that are not in the folder yet, and return those of all runs.
+
+    Each has the shape (shards, seeds, rounds, pairs).
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with held(folder):
-        files = {
-            key: folder / _file_name(config, study, key) for key, config in study.configs().items()
-        }
-        todo = {key: config for key, config in study.configs().items() if not files[key].exists()}
+        files = {key: folder / _file_name(study, c) for key, c in study.configs().items()}
+        todo = {files[key]: c for key, c in study.configs().items() if not files[key].exists()}
         done = len(files) - len(todo)
-        if workers > 1 and len(todo) > 1:
-            os.environ.setdefault(
-                "OMP_NUM_THREADS", "1"
-            )  # a process for each, not all cores for each
-            with _pool(workers) as pool:
-                running = {
-                    pool.submit(observe_pairs, config, study.clients): key
-                    for key, config in todo.items()
-                }
-                for future in as_completed(running):
-                    write_observations(files[running[future]], future.result())
-                    done += 1
-                    on_run(done, len(files))
-        else:
-            for key, config in todo.items():
-                write_observations(files[key], observe_pairs(config, study.clients))
+        with pool(workers if min(workers, len(todo)) > 1 else 0) as run_jobs:
+            for path, seen in run_jobs(partial(observe_pairs, num_clients=study.clients), todo):
+                if isinstance(seen, Failure):
+                    raise seen.error
+                write_observations(path, seen)
                 done += 1
                 on_run(done, len(files))
-        return {key: read_observations(path) for key, path in files.items()}
+        there = {key: read_observations(path) for key, path in files.items()}
+    seeds = range(study.seeds)
+    return {
+        name: np.array([[there[n, seed][name] for seed in seeds] for n in study.shards])
+        for name in OBSERVED
+    }
 
 
-@contextmanager
-def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Offer processes that, if this one is stopped, are stopped at once, and begin nothing more."""
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
-    try:
-        yield pool
-    except BaseException:
-        for process in multiprocessing.active_children():
-            process.kill()
-        pool.shutdown(cancel_futures=True)
-        raise
-    pool.shutdown()
-
-
-def analyse(study: Study, observed: Mapping[tuple[int, int], Observations]) -> list[Row]:
+def analyse(seen: Observations) -> list[Row]:
     """Return the table, the features by their mean relative loss, then `ALL` and `RANDOM`."""
-    seeds = list(range(study.seeds))
-    ranks = {labels: _ranks(_fit(study, observed, seeds, FEATURES, labels)) for labels in _LABELS}
-    loss = _stack(study, observed, seeds, lambda each: each.loss)
-    rows = [
-        Row(
-            name,
-            {labels: ranks[labels][name] for labels in _LABELS},
-            _fit(study, observed, seeds, (name,), "min-max").weights[0],
-            _judged(study, observed, (name,)),
-        )
-        for name in FEATURES
-    ]
+    ranks = {labels: _ranks(_fit(seen, FEATURES, labels)) for labels in _LABELS}
+    rows = []
+    for name in FEATURES:
+        weight = _fit(seen, (name,), "min-max").weights[0]
+        own: dict[str, int] = {labels: ranks[labels][name] for labels in _LABELS}
+        rows.append(Row(name, own, weight, _judged(seen, (name,))))
     rows.sort(key=lambda row: float(row.losses.mean()))
-    least, largest = loss.min(-1), loss.max(-1)
-    spread = np.where(largest > least, largest - least, 1)
+    of_random = relative(seen["loss"], seen["loss"].mean(-1))
     return [
         *rows,
-        Row(ALL, {}, float("nan"), _judged(study, observed, FEATURES)),
-        Row(RANDOM, {}, float("nan"), (loss.mean(-1) - least) / spread),
+        Row(ALL, {}, float("nan"), _judged(seen, FEATURES)),
+        Row(RANDOM, {}, float("nan"), of_random),
     ]
 
 
-def _judged(
-    study: Study, observed: Mapping[tuple[int, int], Observations], names: Sequence[str]
-) -> NDArray[np.float64]:
+def _judged(seen: Observations, names: Sequence[str]) -> NDArray[np.float64]:
     """Return the relative losses of what a model chooses that was fitted on the other seeds."""
-    result = np.zeros((len(study.shards), study.seeds, int(study.settings["num-rounds"])))
+    result = np.zeros(seen["loss"].shape[:-1])
     for fold in (0, 1):
-        own = list(range(fold, study.seeds, 2))
-        others = list(range(1 - fold, study.seeds, 2))
-        model = _fit(study, observed, others, names, "min-max")
-        loss = _stack(study, observed, own, lambda each: each.loss)
-        scores = _stack(study, observed, own, partial(_score, model))
-        result[:, own] = relative_losses(loss, scores)
+        own = {name: values[:, fold::2] for name, values in seen.items()}
+        others = {name: values[:, 1 - fold :: 2] for name, values in seen.items()}
+        scores = _fit(others, names, "min-max").score(own)
+        result[:, fold::2] = relative_losses(own["loss"], scores)
     return result
 
 
-def _score(model: PairModel, observations: Observations) -> NDArray[np.float64]:
-    return model.score(observations.features)
-
-
-def _feature(name: str, observations: Observations) -> NDArray[np.float64]:
-    return observations.features[name]
-
-
-def _fit(
-    study: Study,
-    observed: Mapping[tuple[int, int], Observations],
-    seeds: Sequence[int],
-    names: Sequence[str],
-    labels: Labels,
-) -> PairModel:
-    features = {name: _stack(study, observed, seeds, partial(_feature, name)) for name in names}
-    accuracy = _stack(study, observed, seeds, lambda each: each.accuracy)
-    return fit_pair_model(features, label_pairs(accuracy, labels), names)
-
-
-def _stack(
-    study: Study,
-    observed: Mapping[tuple[int, int], Observations],
-    seeds: Sequence[int],
-    get: Callable[[Observations], NDArray[np.float64]],
-) -> NDArray[np.float64]:
-    """Return an array of shape (shards, seeds, rounds, pairs)."""
-    return np.array([[get(observed[shards, seed]) for seed in seeds] for shards in study.shards])
+def _fit(seen: Observations, names: Sequence[str], labels: Labels) -> PairModel:
+    return fit_pair_model(seen, label_pairs(seen["accuracy"], labels), names)
 
 
 def _ranks(model: PairModel) -> dict[str, int]:
@@ -216,9 +150,6 @@ def _ranks(model: PairModel) -> dict[str, int]:
     return {name: place for place, (name, _) in enumerate(order, start=1)}
 
 
-def _file_name(config: Config, study: Study, key: tuple[int, int]) -> str:
-    values = {k: v for k, v in config.to_run_config().items() if k not in PLACES}
-    if not config.rule:
-        del values["rule"]  # the names of before there was such a setting
-    text = f"{study.clients}\n{format_toml(values)}{inputs_fingerprint(config)}"
-    return f"shards-{key[0]}-seed-{key[1]}-{blake2b(text.encode(), digest_size=6).hexdigest()}.npz"
+def _file_name(study: Study, config: Config) -> str:
+    own = digest(study.clients, config.to_run_config(), inputs_fingerprint(config))
+    return f"shards-{config.shards_per_client}-seed-{config.seed}-{own}.npz"

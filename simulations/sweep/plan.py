@@ -16,6 +16,8 @@ __all__ = ["CHECKED", "Claim", "Report"]
 CHECKED = ConfigDict(extra="forbid")
 
 Lines = Mapping[str, Sequence[Run]]
+"""Those that a claim is of, the reference first."""
+
 Outcome = tuple[bool, str]
 """Whether a claim holds in a panel, and the numbers that say so."""
 
@@ -40,12 +42,11 @@ class Best(_Claim):
 
     kind: Literal["best"]
 
-    def judge(self, lines: Lines, reference: str) -> Outcome:
+    def judge(self, lines: Lines) -> Outcome:
         """Compare converged accuracies."""
         values = _converged(lines)
-        own = values[reference]
-        others = [value for line, value in values.items() if line != reference]
-        return all(own > value for value in others), _shown(values)
+        own, *others = values.values()
+        return own > max(others), _shown(values)
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -55,7 +56,7 @@ class Similar(_Claim):
     kind: Literal["similar"]
     within: Share
 
-    def judge(self, lines: Lines, reference: str) -> Outcome:
+    def judge(self, lines: Lines) -> Outcome:
         """Compare the spread of the converged accuracies."""
         values = _converged(lines)
         spread = max(values.values()) - min(values.values())
@@ -76,11 +77,10 @@ class Sooner(_Claim):
         """The later of the two."""
         return max(self.by, self.after)
 
-    def judge(self, lines: Lines, reference: str) -> Outcome:
+    def judge(self, lines: Lines) -> Outcome:
         """Compare the median rounds that reach the target."""
         medians = {line: rounds_to_reach(runs, self.target)[0] for line, runs in lines.items()}
-        own = medians[reference]
-        others = [median for line, median in medians.items() if line != reference]
+        own, *others = medians.values()
         late = all(median is None or median > self.after for median in others)
         shown = (f"{line} {'never' if m is None else f'{m:g}'}" for line, m in medians.items())
         text = f"median round that reaches {percent(self.target)}: {', '.join(shown)}"
@@ -99,16 +99,14 @@ class Ahead(_Claim):
         """Where it begins."""
         return self.start
 
-    def judge(self, lines: Lines, reference: str) -> Outcome:
+    def judge(self, lines: Lines) -> Outcome:
         """Compare the mean accuracies round by round."""
-        means = {
-            line: mean_interval(np.stack([run.accuracy for run in runs]))[0]
-            for line, runs in lines.items()
-        }
-        own = means.pop(reference)
-        best = np.max(list(means.values()), axis=0)
-        behind = [i + 1 for i in range(self.start - 1, len(own)) if own[i] <= best[i]]
-        if not behind:
+        own, *others = (
+            mean_interval(np.stack([run.accuracy for run in runs]))[0] for runs in lines.values()
+        )
+        behind = np.flatnonzero(own <= np.max(others, axis=0)) + 1
+        behind = behind[behind >= self.start]
+        if not behind.size:
             return True, "in every one of these rounds"
         return False, f"behind the best of the others in rounds {', '.join(map(str, behind))}"
 

@@ -1,155 +1,116 @@
-"""Where cells run: one after the other in this process, or as many at once as Ray has room for."""
+"""Where jobs are done: one after the other in this process, or in Ray as many as there is room for.
+
+A job fails alone, whatever it fails of.
+"""
 
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, replace
-from functools import partial
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from traceback import format_exception
 from typing import Any, NamedTuple
 
-from pncs_flower.plain_text import one_line, without_colours
+from pncs_flower.plain_text import without_colours
 
 from ..machine.signals import keeping_handlers
 from ..machine.surroundings import cluster_address, short_folder
-from ..run.folder import read_rounds, read_summary
-from .sweep import Cell
 
-__all__ = ["Failure", "RunCells", "pool"]
+__all__ = ["Do", "Failure", "RunJobs", "pool"]
 
-Rows = list[dict[str, Any]]
-Cells = Mapping[Path, Cell]
+Do = Callable[[Any], Any]
+RunJobs = Callable[[Do, Mapping[Path, Any]], Iterator[tuple[Path, Any]]]
 
 
 class Failure(NamedTuple):
-    """Why a cell failed: in one line, and at length."""
+    """Why a job failed, and where."""
 
-    reason: str
+    error: Exception
     traceback: str
 
 
-Outcome = tuple[Path, Rows | Failure]
-RunCells = Callable[[Cells], Iterator[Outcome]]
-
-
 @contextmanager
-def pool(workers: int) -> Iterator[RunCells]:
-    """Offer a function that runs cells and yields them as they end; 0 workers: in this process.
+def pool(workers: int) -> Iterator[RunJobs]:
+    """Offer a function that does a thing to each of some jobs, and yields what came of them.
 
-    What the cells write meanwhile is removed at the end, also of those whose process was killed.
+    A result comes as soon as it is there, a `Failure` in place of one where the job failed. With 0
+    workers the jobs are done in this process, else in Ray, which is started for the first of them.
     """
-    with _folder() as scratch:
-        if workers == 0:
-            yield partial(_run_here, scratch=scratch)
-            return
-        with _ray_pool(workers, scratch) as run_cells:
-            yield run_cells
+    if workers == 0:
+        yield _do_here
+        return
+    address = cluster_address()  # one that does not answer is told at once
+    started = False
+    with ExitStack() as stack:
+
+        def do_in_ray(do: Do, jobs: Mapping[Path, Any]) -> Iterator[tuple[Path, Any]]:
+            nonlocal started
+            if jobs and not started:
+                _start_ray(workers, address, stack)
+                started = True
+            if jobs:
+                yield from _do_in_ray(do, jobs, workers)
+
+        yield do_in_ray
 
 
-def _folder(parent: str | None = None) -> tempfile.TemporaryDirectory[str]:
-    # Its contents may be written to by a process that is about to end.
-    return tempfile.TemporaryDirectory(prefix="pncs-sweep-", dir=parent, ignore_cleanup_errors=True)
-
-
-def _run_cell(cell: Cell, scratch: str) -> Rows:
-    """Run a cell, in a folder of its own below ``scratch`` if that is on this machine."""
-    from ..client_app import app as client_app
-    from ..machine.logs import errors_only
-    from ..run.in_process import InProcessGrid
-    from ..run.training import train
-
-    grid = InProcessGrid(client_app, cell.clients, cell.settings)
-    with errors_only(), _folder(scratch if os.path.isdir(scratch) else None) as work:
-        output = Path(work)
-        # A cell that is stopped is run again from its start.
-        train(grid, replace(cell.config, checkpoint=False), output, lambda row: None)
-        summary = read_summary(output)
-        rounds = read_rounds(output)
-    return [{**asdict(cell), "command": cell.command}, *rounds, summary]
-
-
-def _run_here(cells: Cells, scratch: str) -> Iterator[Outcome]:
-    for path, cell in cells.items():
-        outcome: Rows | Failure
+def _do_here(do: Do, jobs: Mapping[Path, Any]) -> Iterator[tuple[Path, Any]]:
+    for path, job in jobs.items():
         try:
-            outcome = _run_cell(cell, scratch)
-        except Exception as error:  # a cell fails alone, whatever it fails of
-            outcome = Failure(one_line(error), "".join(format_exception(error)))
+            outcome = do(job)
+        except Exception as error:
+            outcome = Failure(error, "".join(format_exception(error)))
         yield path, outcome
 
 
-@contextmanager
-def _ray_pool(workers: int, scratch: str) -> Iterator[RunCells]:
+def _start_ray(workers: int, address: str | None, stack: ExitStack) -> None:
+    """Start Ray with a folder for what it keeps, or join the cluster of ``RAY_ADDRESS``."""
     # Ray's usage report wants the network; its warning on GPUs is about machines with some.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    started = False
-    address = cluster_address()
-    folder = short_folder() if address is None else None
-
-    def run_on_ray(cells: Cells) -> Iterator[Outcome]:
-        nonlocal started
-        if cells and not started:
-            _start_ray(workers, address, folder)
-            started = True
-        if cells:
-            yield from _run_on_ray(cells, workers, scratch)
-
-    try:
-        yield run_on_ray
-    finally:
-        if started:
-            import ray
-
-            ray.shutdown()
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _start_ray(workers: int, address: str | None, folder: Path | None) -> None:
-    """Start Ray with a folder for what it keeps, or join the cluster of ``RAY_ADDRESS``."""
     import ray
 
+    own: dict[str, Any] = {}
+    if address is None:
+        folder = short_folder()
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        # Without "local" Ray would join whatever cluster somebody has started on this machine.
+        own = {"address": "local", "num_cpus": workers, "_temp_dir": str(folder)}
+        own["include_dashboard"] = False
     try:
         with keeping_handlers():
-            ray.init(
-                # Else Ray would join whatever cluster somebody has started on this machine.
-                address="local" if address is None else None,
-                num_cpus=workers if address is None else None,
-                include_dashboard=False if address is None else None,
-                _temp_dir=None if folder is None else str(folder),
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **own)
     except (ConnectionError, RuntimeError, ValueError) as error:
         if address is None:
             raise
         raise ValueError(f"RAY_ADDRESS = {address}: {error}") from error
+    stack.callback(ray.shutdown)
 
 
-def _run_on_ray(cells: Cells, workers: int, scratch: str) -> Iterator[Outcome]:
+def _do_in_ray(do: Do, jobs: Mapping[Path, Any], workers: int) -> Iterator[tuple[Path, Any]]:
     import ray
 
-    # A cell that killed its worker would do so again.
-    task = ray.remote(num_cpus=1, max_retries=0)(_run_cell)
+    # A job that killed its worker would do so again.
+    task = ray.remote(num_cpus=1, max_retries=0)(_do)
     running: dict[Any, Path] = {}
-    todo = iter(cells)
+    todo = iter(jobs)
     while True:
         while len(running) < workers and (path := next(todo, None)) is not None:
-            running[task.remote(cells[path], scratch)] = path
+            running[task.remote(do, jobs[path])] = path
         if not running:
             break
         finished, _ = ray.wait(list(running), num_returns=1)
         for reference in finished:
-            outcome: Rows | Failure
             try:
                 outcome = ray.get(reference)
             except ray.exceptions.RayError as error:
                 cause = getattr(error, "cause", None)
-                reason = one_line(cause if isinstance(cause, Exception) else error)
-                outcome = Failure(reason, without_colours(str(error)))  # with the worker's
+                # Ray's own text has the traceback of the worker.
+                traceback = without_colours(str(error))
+                outcome = Failure(cause if isinstance(cause, Exception) else error, traceback)
             yield running.pop(reference), outcome
+
+
+def _do(do: Do, job: Any) -> Any:
+    return do(job)

@@ -10,13 +10,16 @@ from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from ..validation import Text
-from .cell_file import CELLS, read_cell
+from .cell import CELLS, read_cell
 from .plan import Claim, Report
 from .statistics import Comparison, Run, compare
-from .sweep import ALL_CLIENTS, SWEEP, Tune
+from .sweep import ALL_CLIENTS, Tune
 from .tuning import Tuned
 
-__all__ = ["Description", "SweepResults", "judge", "read_results"]
+__all__ = ["SWEEP", "Description", "SweepResults", "judge", "read_results"]
+
+SWEEP = "sweep.json"
+"""Name of the file that says what the sweep is."""
 
 
 def _file_name(name: str) -> str:
@@ -120,20 +123,14 @@ def read_results(folder: Path) -> SweepResults:
         raise ValueError(
             f"{file} is damaged: give the command again that ran the sweep, which writes it anew"
         ) from None
-    panels: dict[str, dict[str, list[Run]]] = {}
-    missing = []
-    for path in (folder / CELLS / name for name in about.cells):
-        if not path.exists():
-            missing.append(path.stem)
-            continue
-        run = read_cell(path)
-        panels.setdefault(run.cell["panel"], {}).setdefault(run.cell["line"], []).append(run)
-    if not panels:
+    files = [folder / CELLS / name for name in about.cells]
+    runs = [read_cell(path) for path in files if path.exists()]
+    if not runs:
         raise ValueError(f"{folder} has no finished run, so there is nothing to report")
-    for lines in panels.values():
-        for runs in lines.values():
-            runs.sort(key=lambda run: int(run.cell["seed"]))
-    return SweepResults(about, panels, tuple(missing))
+    panels: dict[str, dict[str, list[Run]]] = {}
+    for run in sorted(runs, key=lambda run: int(run.cell["seed"])):
+        panels.setdefault(run.cell["panel"], {}).setdefault(run.cell["line"], []).append(run)
+    return SweepResults(about, panels, tuple(path.stem for path in files if not path.exists()))
 
 
 def judge(claim: Claim, results: SweepResults) -> tuple[str, list[str]]:
@@ -155,7 +152,7 @@ def judge(claim: Claim, results: SweepResults) -> tuple[str, list[str]]:
         elif claim.last_round > last:
             text = f"not judged; the runs end in round {last}"
         else:
-            holds, shown = claim.judge(chosen, results.reference)
+            holds, shown = claim.judge(chosen)
             text = f"{'yes' if holds else 'no'}; {shown}"
         outcomes.append(holds)
         numbers.append(results.row(panel, text))

@@ -1,25 +1,30 @@
 """Run a sweep: tune what is to be tuned, then every cell that has no file yet."""
 
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from pncs_flower.files import held, write_whole
+from pncs_flower.plain_text import one_line
 from pncs_flower.strategies.record import write_json_lines
 
+from ..run.folder import read_rounds, read_summary
 from ..run.preflight import check_device, check_run
-from ..task import load_inputs
-from .cell_file import CELLS, cell_files, check_file, read_cell
-from .pool import Failure, RunCells, pool
-from .sweep import SWEEP, Cell, Sweep
+from ..task import inputs_fingerprint, load_inputs
+from .cell import CELLS, Cell, check_file, read_cell
+from .pool import Failure, pool
+from .results import SWEEP
+from .sweep import Sweep
 from .tuning import Tuned, choose_rates, tuning_cells, with_rates
 
-__all__ = ["FAILED", "run_sweep"]
+__all__ = ["FAILED", "cell_files", "run_sweep"]
 
 TUNING = "tuning"
 """Folder with the files of the runs that chose the learning rates."""
@@ -30,16 +35,13 @@ FAILED = "failed"
 # How the reason begins where too large a learning rate left no finite update.
 _DIVERGED = ("SelectionError: ", "EmptyRoundsError: ", "NoSummariesError: ")
 
-OnCell = Callable[[Cell, int, int], None]
-OnStart = Callable[[int, int], None]
-
 
 def run_sweep(
     sweep: Sweep,
     folder: Path,
     workers: int,
-    on_cell: OnCell,
-    on_start: OnStart = lambda done, total: None,
+    on_cell: Callable[[Cell, int, int], None],
+    on_start: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, str]:
     """Run what is missing, and return the reason of each cell that failed.
 
@@ -50,9 +52,10 @@ def run_sweep(
     """
     folder.mkdir(parents=True, exist_ok=True)
     elsewhere = workers > 0 and "RAY_ADDRESS" in os.environ
-    with held(folder), pool(workers) as run_cells:
+    # What cells write meanwhile is removed at the end, also of those whose process was killed.
+    with held(folder), _scratch() as scratch, pool(workers) as run_jobs:
 
-        def finish(files: Mapping[Path, Cell]) -> dict[str, str]:
+        def run_missing(files: Mapping[Path, Cell]) -> dict[str, str]:
             todo = {path: cell for path, cell in files.items() if not path.exists()}
             for path in files.keys() - todo.keys():
                 check_file(path, files[path])  # a damaged one is told now and not after hours
@@ -60,46 +63,65 @@ def run_sweep(
                 parent.mkdir(parents=True, exist_ok=True)
             # It also computes the features of frozen layers, but once.
             _check_cells(todo.values(), elsewhere)
+            done = len(files) - len(todo)
             if files:
-                on_start(len(files) - len(todo), len(files))
-            return _run_all(todo, folder / FAILED, run_cells, on_cell, len(files))
+                on_start(done, len(files))
+            failures = {}
+            for path, outcome in run_jobs(partial(_run_cell, scratch=scratch), todo):
+                details = folder / FAILED / f"{path.stem}.txt"
+                if isinstance(outcome, Failure):
+                    failures[path.stem] = one_line(outcome.error)
+                    with suppress(OSError):  # a full disk is a reason too
+                        details.parent.mkdir(exist_ok=True)
+                        write_whole(details, outcome.traceback)
+                else:
+                    write_json_lines(path, outcome)
+                    details.unlink(missing_ok=True)
+                done += 1
+                on_cell(todo[path], done, len(files))
+            return failures
 
         tuning = cell_files(tuning_cells(sweep), folder / TUNING)
         if any(not path.exists() for path in tuning):
             # Those to come as well: tuning may take hours.
             _check_cells(sweep.cells(), elsewhere)
-        failures = finish(tuning)
+        failures = run_missing(tuning)
         broken = {name: why for name, why in failures.items() if not why.startswith(_DIVERGED)}
         if broken:
             return broken  # a rate must not be passed over because a disk was full
         tuned = choose_rates(
-            [
-                (cell, read_cell(path).rounds if path.exists() else [])
-                for path, cell in tuning.items()
-            ]
+            (cell, read_cell(path).rounds if path.exists() else []) for path, cell in tuning.items()
         )
         files = cell_files(with_rates(sweep.cells(), tuned), folder / CELLS)
         write_json_lines(folder / SWEEP, [_description(sweep, tuned, files)])
-        return finish(files)
+        return run_missing(files)
 
 
-def _run_all(
-    todo: Mapping[Path, Cell], failed: Path, run_cells: RunCells, on_cell: OnCell, total: int
-) -> dict[str, str]:
-    """Run cells, keep what came of each, and return those that failed."""
-    failures: dict[str, str] = {}
-    for done, (path, outcome) in enumerate(run_cells(todo), total - len(todo) + 1):
-        details = failed / f"{path.stem}.txt"
-        if isinstance(outcome, Failure):
-            failures[path.stem] = outcome.reason
-            with suppress(OSError):  # a full disk is a reason too
-                failed.mkdir(exist_ok=True)
-                write_whole(details, outcome.traceback)
-        else:
-            write_json_lines(path, outcome)
-            details.unlink(missing_ok=True)
-        on_cell(todo[path], done, total)
-    return failures
+def cell_files(cells: Iterable[Cell], folder: Path) -> dict[Path, Cell]:
+    """Return the file of each cell in a folder, there or not yet."""
+    return {folder / f"{c.name(inputs_fingerprint(c.config))}.jsonl": c for c in cells}
+
+
+def _scratch(parent: str | None = None) -> tempfile.TemporaryDirectory[str]:
+    # Its contents may be written to by a process that is about to end.
+    return tempfile.TemporaryDirectory(prefix="pncs-sweep-", dir=parent, ignore_cleanup_errors=True)
+
+
+def _run_cell(cell: Cell, scratch: str) -> list[dict[str, Any]]:
+    """Return a cell's file, made in a folder of its own below ``scratch`` if that is here."""
+    from ..client_app import app as client_app
+    from ..machine.logs import errors_only
+    from ..run.in_process import InProcessGrid
+    from ..run.training import train
+
+    grid = InProcessGrid(client_app, cell.clients, cell.settings)
+    with errors_only(), _scratch(scratch if os.path.isdir(scratch) else None) as work:
+        output = Path(work)
+        # A cell that is stopped is run again from its start.
+        train(grid, replace(cell.config, checkpoint=False), output, lambda row: None)
+        summary = read_summary(output)
+        rounds = read_rounds(output)
+    return [{**asdict(cell), "command": cell.command}, *rounds, summary]
 
 
 def _description(sweep: Sweep, tuned: list[Tuned], files: Mapping[Path, Cell]) -> dict[str, Any]:

@@ -10,16 +10,7 @@ from numpy.typing import NDArray
 
 from ..run.early_stopping import LAST
 
-__all__ = [
-    "LAST",
-    "Comparison",
-    "Run",
-    "compare",
-    "holm",
-    "mean_interval",
-    "percent",
-    "rounds_to_reach",
-]
+__all__ = ["LAST", "Comparison", "Run", "compare", "mean_interval", "percent", "rounds_to_reach"]
 
 Vector = NDArray[np.float64]
 
@@ -87,13 +78,11 @@ def percent(share: float) -> str:
 
 def holm(p: Sequence[float]) -> list[float]:
     """Return p-values after Holm's step-down correction for all of them."""
-    order = sorted(range(len(p)), key=lambda i: p[i])
-    adjusted = [0.0] * len(p)
-    largest = 0.0
-    for place, i in enumerate(order):
-        largest = max(largest, min(1.0, (len(p) - place) * p[i]))
-        adjusted[i] = largest
-    return adjusted
+    order = np.argsort(p)
+    steps = np.sort(p) * np.arange(len(p), 0, -1)
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(1, np.maximum.accumulate(steps))
+    return adjusted.tolist()
 
 
 def compare(lines: Mapping[str, Sequence[Run]], reference: str) -> list[Comparison]:
@@ -116,10 +105,10 @@ def rounds_to_reach(runs: Sequence[Run], target: float) -> tuple[float | None, i
 
     A run that never does counts as later than all rounds; None if that is so of the median.
     """
-    reached = [
-        float(np.argmax(run.accuracy >= target)) + 1 if (run.accuracy >= target).any() else np.inf
-        for run in runs
-    ]
+    reached = []
+    for run in runs:
+        there = np.flatnonzero(run.accuracy >= target)
+        reached.append(there[0] + 1 if there.size else np.inf)
     median = float(np.median(reached))
     return (median if np.isfinite(median) else None), int(np.isfinite(reached).sum())
 

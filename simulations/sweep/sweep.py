@@ -1,11 +1,9 @@
 """A sweep of runs: every rule in every setting with every seed."""
 
-import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from difflib import get_close_matches
 from functools import cached_property
-from hashlib import blake2b
 from itertools import product
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -21,26 +19,12 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from ..config import Config, Scalar, default_run_config, format_toml, merged, parse_rule
+from ..config import Config, Scalar, default_run_config, merged, parse_rule
 from ..validation import Count
+from .cell import Cell, readable_name
 from .plan import CHECKED, Report
 
-__all__ = [
-    "ALL_CLIENTS",
-    "PARAMETER",
-    "PLACES",
-    "SWEEP",
-    "Cell",
-    "Sweep",
-    "Tune",
-    "read_parameters",
-    "readable_name",
-    "refuse_axes",
-    "short",
-]
-
-SWEEP = "sweep.json"
-"""Name of the file that says what the sweep is."""
+__all__ = ["ALL_CLIENTS", "PARAMETER", "Sweep", "Tune", "read_parameters", "refuse_axes", "short"]
 
 ALL_CLIENTS = "all"
 """The rule that has every client send its update: the ceiling."""
@@ -72,9 +56,6 @@ PARAMETER = "rule."
 """What the name of a parameter of rules begins with."""
 
 _LONGEST_NAME = 200  # of 255 bytes that a file name may have, with what comes after it
-PLACES: tuple[str, ...] = ("output-dir", "data-dir", "cache-dir", "weights", "device")
-PLACES += ("tensorboard", "checkpoint", "resume")
-"""Settings that say where something is or computes, and change no result."""
 
 
 def _label(text: str) -> str:
@@ -95,49 +76,6 @@ Axis = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_different)]
 Axes = Mapping[str, Axis[StrictBool | StrictInt | StrictFloat | StrictStr]]
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One run of a sweep, with every setting of the app.
-
-    ``panel`` is what it shares with those it is compared with, such as ``"shards 2, selected 4"``,
-    ``line`` what a report calls it, and ``rule`` the sweep's name for the rule: ``"all"`` for the
-    ceiling, and for nothing else.
-    """
-
-    panel: str
-    line: str
-    rule: str
-    seed: int
-    clients: int
-    settings: Mapping[str, Scalar]
-
-    @property
-    def config(self) -> Config:
-        """The settings, checked."""
-        return Config.from_run_config(self.settings)
-
-    @property
-    def command(self) -> str:
-        """The command that runs this cell alone."""
-        defaults = default_run_config()
-        changed = [
-            f"--set {shlex.quote(f'{key}={value}')}"
-            for key, value in self.settings.items()
-            if value != defaults[key] and key != "output-dir"
-        ]
-        return " ".join([f"pncs run --engine in-process --clients {self.clients}", *changed])
-
-    def name(self, files: str) -> str:
-        """Return a name for its file, of all that its result depends on.
-
-        ``files`` is the fingerprint of the data and the weights.
-        """
-        values = {k: v for k, v in self.settings.items() if k not in PLACES}
-        text = f"{self.clients}\n{format_toml(values)}{files}"
-        digest = blake2b(text.encode(), digest_size=6).hexdigest()
-        return f"{readable_name(self.panel, self.line, self.seed)}-{digest}"
-
-
 def short(value: Scalar) -> str:
     """Return a value as TOML has it, a number in few digits if these say all of it."""
     if not isinstance(value, float):
@@ -150,12 +88,6 @@ def read_parameters(axes: Mapping[str, Any]) -> Axes:
     """Return the values of each ``rule.KEY`` by KEY, checked."""
     found = TypeAdapter(Axes).validate_python(axes)
     return {key.removeprefix(PARAMETER): values for key, values in found.items()}
-
-
-def readable_name(panel: str, line: str, seed: int) -> str:
-    """Return what a cell's name begins with."""
-    readable = f"{panel}-{line}-{seed}".replace(", ", "-").replace(" ", "")
-    return "".join(c if c.isalnum() or c in "-." else "_" for c in readable)
 
 
 @checked_dataclass(frozen=True, config=CHECKED)

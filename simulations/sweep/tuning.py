@@ -1,11 +1,13 @@
 """The learning rate of each rule in each setting, chosen on validation examples."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..config import Scalar
+from .cell import Cell
 from .statistics import LAST
-from .sweep import Cell, Sweep, short
+from .sweep import Sweep, short
 
 __all__ = ["FIRST_SEED", "Tuned", "choose_rates", "tuning_cells", "with_rates"]
 
@@ -31,43 +33,35 @@ def tuning_cells(sweep: Sweep) -> list[Cell]:
     """Return the runs that are judged by validation examples; none if nothing is to be tuned."""
     if sweep.tune is None:
         return []
-    return [
-        replace(
-            cell,
-            seed=FIRST_SEED + cell.seed,
-            settings={
-                **cell.settings,
-                "seed": FIRST_SEED + cell.seed,
-                "evaluate-on": "validation",
-                "lr": rate,
-            },
-        )
-        for cell in replace(sweep, seeds=sweep.tune.seeds).cells()
-        for rate in sweep.tune.lr
-    ]
+    cells = []
+    for cell in replace(sweep, seeds=sweep.tune.seeds).cells():
+        seed = FIRST_SEED + cell.seed
+        for rate in sweep.tune.lr:
+            own: dict[str, Scalar] = {"seed": seed, "evaluate-on": "validation", "lr": rate}
+            cells.append(replace(cell, seed=seed, settings={**cell.settings, **own}))
+    return cells
 
 
-def choose_rates(outcomes: Sequence[tuple[Cell, Sequence[Mapping[str, Any]]]]) -> list[Tuned]:
+def choose_rates(outcomes: Iterable[tuple[Cell, Sequence[Mapping[str, Any]]]]) -> list[Tuned]:
     """Return the best rate of each panel and line, the smallest among equals.
 
     The runs of `tuning_cells` come with their rounds, none if one failed.
     """
-    scores: dict[tuple[str, str], dict[float, list[float]]] = {}
-    ended = set()
+    found: dict[tuple[str, str], dict[float, list[list[float]]]] = {}
     for cell, rounds in outcomes:
-        line = cell.panel, cell.line
+        by_rate = found.setdefault((cell.panel, cell.line), {})
         last = [row["accuracy"] for row in rounds[-LAST:]]
-        if last:
-            ended.add(line)
-        by_rate = scores.setdefault(line, {}).setdefault(float(cell.settings["lr"]), [])
-        by_rate.append(sum(last) / len(last) if last else 0.0)
+        by_rate.setdefault(float(cell.settings["lr"]), []).append(last)
     chosen = []
-    for line, found in scores.items():
-        if line not in ended:
+    for line, by_rate in found.items():
+        if not any(last for runs in by_rate.values() for last in runs):
             raise ValueError(
                 f"{', '.join(line)}: no run with any of the learning rates came to an end"
             )
-        means = {rate: sum(each) / len(each) for rate, each in sorted(found.items())}
+        means = {
+            rate: sum(sum(last) / len(last) if last else 0.0 for last in runs) / len(runs)
+            for rate, runs in sorted(by_rate.items())
+        }
         best = max(means, key=means.__getitem__)  # the first of equals, so the smallest
         chosen.append(Tuned(*line, best, {short(rate): mean for rate, mean in means.items()}))
     return chosen

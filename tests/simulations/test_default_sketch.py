@@ -99,8 +99,8 @@ def test_the_files_of_table_1_have_the_names_that_they_had(
 ) -> None:
     monkeypatch.setattr(study, "inputs_fingerprint", lambda config: "")
     names = [
-        study._file_name(config, each, key)
+        study._file_name(each, config)
         for each in (study.Study.of_the_paper({}), study.Study.of_the_paper({}, quick=True))
-        for key, config in each.configs().items()
+        for config in each.configs().values()
     ]
     assert of("\n".join(names)) == NAMES_OF_TABLE_1

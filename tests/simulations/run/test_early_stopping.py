@@ -17,7 +17,7 @@ from pncs_flower.simulations.run.early_stopping import best_round, stop_note
 from pncs_flower.simulations.run.folder import CHECKPOINT, read_rounds
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.run.training import train
-from pncs_flower.simulations.sweep.cell_file import read_cell
+from pncs_flower.simulations.sweep.cell import read_cell
 from pncs_flower.simulations.sweep.results import read_results
 from pncs_flower.simulations.sweep.run import run_sweep
 from pncs_flower.simulations.sweep.sweep import Sweep
@@ -157,12 +157,3 @@ def test_a_file_that_lacks_rounds_is_damaged_unless_its_run_was_stopped(tmp_path
     path.write_text("\n".join([*lines[:4], lines[-1]]) + "\n")
     with pytest.raises(ValueError, match="it has 3 of 6 rounds"):
         read_cell(path)
-
-
-def test_cells_that_never_stop_early_keep_the_names_of_before_there_was_such_a_setting() -> None:
-    settings = default_run_config()
-    without = {key: value for key, value in settings.items() if key != "stop-after"}
-    (cell, *_) = sweep_of(stop_after=0).cells()
-    names = [replace(cell, settings=values).name("") for values in (settings, without)]
-    assert names[0] == names[1]
-    assert names[0] != replace(cell, settings=settings | {"stop-after": 1}).name("")

@@ -30,7 +30,8 @@ from pncs_flower.simulations.study.observe import (
     read_observations,
     write_observations,
 )
-from pncs_flower.simulations.study.study import Study, _pool, run_study
+from pncs_flower.simulations.study.study import Study, run_study
+from pncs_flower.simulations.sweep.pool import pool
 from pncs_flower.simulations.task import initial_model, load_inputs
 
 
@@ -106,9 +107,9 @@ def test_each_pair_is_judged_by_the_model_that_it_would_make() -> None:
             with torch.no_grad():
                 logits = model(examples)
             accuracy = float((logits.argmax(1) == labels).double().mean())
-            assert seen.accuracy[number, pair] == pytest.approx(accuracy, abs=0.003)
+            assert seen["accuracy"][number, pair] == pytest.approx(accuracy, abs=0.003)
             loss = float(torch.nn.functional.cross_entropy(logits, labels))
-            assert seen.loss[number, pair] == pytest.approx(loss, rel=1e-5)
+            assert seen["loss"][number, pair] == pytest.approx(loss, rel=1e-5)
         # The next round starts where all clients together lead.
         model.load_state_dict(
             {n: w - 0.5 * torch.stack([g[n] for g in found]).mean(0) for n, w in before.items()}
@@ -140,13 +141,36 @@ def test_a_file_of_other_features_is_named(tmp_path: Path) -> None:
         read_observations(path)
 
 
+@pytest.mark.ray
+def test_a_study_observes_the_same_in_ray(tmp_path: Path) -> None:
+    study = Study({"model": "linear", "num-rounds": 1, "lr": 0.5}, shards=(1, 2), seeds=2)
+    done: list[tuple[int, int]] = []
+    here = run_study(study, tmp_path / "here", 0, lambda *_: None)
+    there = run_study(study, tmp_path / "there", 2, lambda *each: done.append(each))
+    assert done == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    for name, values in here.items():
+        np.testing.assert_array_equal(values, there[name])
+        assert values.shape == (2, 2, 1, 45)
+
+
+@pytest.mark.ray
 def test_a_study_that_is_stopped_does_not_wait_for_what_is_left() -> None:
     started = time.monotonic()
-    with suppress(SystemExit), _pool(1) as pool:
-        for _ in range(3):
-            pool.submit(time.sleep, 100)
-        raise SystemExit(130)
+    seconds = {Path(str(number)): 100 * number for number in range(4)}
+    with suppress(SystemExit), pool(2) as run_jobs:
+        for path, _ in run_jobs(time.sleep, seconds):
+            assert path == Path("0")
+            raise SystemExit(130)
     assert time.monotonic() - started < 60
+
+
+def test_what_fails_in_a_study_is_told_as_it_is(tmp_path: Path) -> None:
+    command = "reproduce table1 --quick --workers 0 --set model=mlp --output"
+    done = CliRunner().invoke(app, [*command.split(), str(tmp_path)])
+    assert done.exit_code == 1
+    assert "Error: model = 'mlp' trains several layers" in done.output
+    assert "Traceback" not in done.output
+    assert "--traceback" not in done.output
 
 
 def test_the_table_is_reproduced_by_one_command(tmp_path: Path) -> None:
@@ -169,7 +193,7 @@ def test_one_study_at_a_time_writes_to_a_folder(tmp_path: Path) -> None:
         pytest.raises(ValueError, match="another process still writes to"),
     ):
         run_study(study, tmp_path, 0, lambda *_: None)
-    assert len(run_study(study, tmp_path, 0, lambda *_: None)) == 2
+    assert run_study(study, tmp_path, 0, lambda *_: None)["loss"].shape == (1, 2, 1, 45)
     assert not list(tmp_path.glob(f"*{PARTIAL}"))
 
 

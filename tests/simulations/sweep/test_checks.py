@@ -20,9 +20,10 @@ from typer.testing import CliRunner
 from pncs_flower.files import held
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.config import Scalar
-from pncs_flower.simulations.sweep import pool as sweep_run
+from pncs_flower.simulations.sweep import run as sweep_run
+from pncs_flower.simulations.sweep.cell import Cell
 from pncs_flower.simulations.sweep.run import run_sweep
-from pncs_flower.simulations.sweep.sweep import Cell, Sweep
+from pncs_flower.simulations.sweep.sweep import Sweep
 
 SWEEP = Sweep(
     "a sweep", ("uniform",), clients=5, seeds=1, settings={"num-rounds": 1, "device": "cpu"}
