@@ -1,7 +1,6 @@
 """A run that ends after some rounds without a better accuracy, alone and in a sweep."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
