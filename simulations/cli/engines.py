@@ -27,14 +27,14 @@ def resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> t
     from ..run.folder import CHECKPOINT, read_rounds
     from ..run.settings import read_settings, refuse_other_settings
 
-    saved, rows = read_settings(folder), read_rounds(folder)
+    (saved, about), rows = read_settings(folder), read_rounds(folder)
     # Settings that are newer than the run have their defaults.
-    config = Config.from_run_config(default_run_config() | dict(saved.settings) | dict(given))
+    config = Config.from_run_config(default_run_config() | saved | dict(given))
     refuse_other_settings(folder, config)
     if not config.checkpoint:
         raise ValueError(f"the run in {folder} was not saved, as its setting checkpoint is false")
     # A run that was begun by flwr run knows but the clients that were there.
-    before = saved.clients or max((len(row["clients"]) for row in rows), default=None)
+    before = about["clients"] or max((len(row["clients"]) for row in rows), default=None)
     if clients and before and clients != before:
         raise ValueError(f"--clients is {clients}, but the run in {folder} has {before}")
     if not (clients or before):

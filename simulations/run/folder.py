@@ -15,7 +15,7 @@ from pncs_flower.strategies import RoundRecord
 from pncs_flower.strategies.record import append_json_line, write_json_lines
 
 from ..config import Config
-from .settings import SETTINGS, keep_settings, refuse_other_settings
+from .settings import keep_settings, read_settings, refuse_other_settings
 
 __all__ = [
     "CHECKPOINT",
@@ -40,15 +40,13 @@ _KEYS = {"round", "accuracy", "elapsed", "notes"}
 
 def output_path(config: Config) -> Path:
     """Return the absolute path of a run's folder, made; two runs in one would look like one."""
+    default = f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config.strategy.replace(':', '-')}"
+    path = Path(config.output_dir or default).expanduser().resolve()
     if config.resume:
-        path = Path(config.output_dir).expanduser().resolve()
-        if not config.output_dir or not (path / SETTINGS).exists():
-            raise FileNotFoundError(f"{config.output_dir or 'output-dir'} holds no run to resume")
+        read_settings(path)
         with held(path):  # refused now, not only when the run has been started
             pass
         return path
-    default = f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config.strategy.replace(':', '-')}"
-    path = Path(config.output_dir or default).expanduser().resolve()
     try:
         if config.output_dir:
             path.mkdir(parents=True, exist_ok=True)

@@ -104,17 +104,15 @@ def place_clients(
             )
         machine = Machine(machine.cpus, logical_gpus)
     if gpus_per_client > machine.gpus:
-        given = f"gpus-per-client = {gpus_per_client:g}"
-        if logical_gpus:
-            raise ValueError(
-                f"{given}, but logical-gpus = {logical_gpus}: pretend more, or ask less"
-            )
-        raise ValueError(
-            f"{given}, but PyTorch sees {_count(machine.gpus, 'GPU')} on this machine: leave "
+        there = (
+            f"logical-gpus = {logical_gpus}: pretend more, or ask less"
+            if logical_gpus
+            else f"PyTorch sees {_count(machine.gpus, 'GPU')} on this machine: leave "
             "gpus-per-client out to compute on the CPU; mend the driver or install a PyTorch that "
             "matches it, if there is a GPU; or rehearse the placement with device = cpu and "
             "logical-gpus = 1"
         )
+        raise ValueError(f"gpus-per-client = {gpus_per_client:g}, but {there}")
     if cpus_per_client > machine.cpus:
         raise ValueError(
             f"cpus-per-client = {cpus_per_client}, but this machine has {machine.cpus} CPUs: ask "

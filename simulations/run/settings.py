@@ -1,7 +1,7 @@
 """A run's settings on disk: written once and whole, and held against those that it goes on with."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,7 +16,6 @@ from ..toml_file import read_toml
 __all__ = [
     "CHANGEABLE",
     "SETTINGS",
-    "SavedSettings",
     "installed_version",
     "keep_settings",
     "read_settings",
@@ -48,16 +47,6 @@ _REMEDY = (
 )
 
 
-@dataclass(frozen=True)
-class SavedSettings:
-    """What ``config.toml`` says."""
-
-    settings: Mapping[str, Scalar]  # those that the release knew which wrote them
-    release: str
-    clients: int | None  # None where whoever began the run did not know
-    examples: str  # fingerprint of data and frozen weights
-
-
 def installed_version(package: str) -> str:
     """Return the version of a package, or that it is not installed."""
     try:
@@ -74,7 +63,7 @@ def keep_settings(folder: Path, config: Config, clients: int | None = None) -> N
     settings = replace(config, resume=False).to_run_config()
     about: dict[str, Scalar] = {
         "release": installed_version("pncs-flower"),
-        "clients": clients or 0,
+        "clients": clients or 0,  # whoever begins it may not know
         "examples": inputs_fingerprint(config),
     }
     about["check"] = _check(settings, about)
@@ -82,8 +71,8 @@ def keep_settings(folder: Path, config: Config, clients: int | None = None) -> N
     write_whole(folder / SETTINGS, text)
 
 
-def read_settings(folder: Path) -> SavedSettings:
-    """Read what `keep_settings` wrote; a file that was cut off or changed is refused."""
+def read_settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what `keep_settings` wrote, settings and what is said of the run, if it is whole."""
     file = folder / SETTINGS
     if not file.is_file():
         raise FileNotFoundError(f"{folder} holds no run to resume: it has no {SETTINGS}")
@@ -101,22 +90,22 @@ def read_settings(folder: Path) -> SavedSettings:
             f"{file} is cut off, was changed, or was written before releases were noted in it "
             f"({what}): {_REMEDY}"
         )
-    return SavedSettings(found, has["release"], has["clients"] or None, has["examples"])
+    return found, has
 
 
 def refuse_other_settings(folder: Path, config: Config, clients: int | None = None) -> None:
     """Refuse to go on with other settings, data, weights or clients than a run was started with."""
-    saved = read_settings(folder)
+    saved, about = read_settings(folder)
     # Settings that are newer than the run had their defaults.
-    before = default_run_config() | dict(saved.settings)
+    before = default_run_config() | saved
     other = [
         f"{key} is {value!r}, but it was started with {before[key]!r}"
         for key, value in config.to_run_config().items()
         if key not in CHANGEABLE and value != before[key]
     ]
-    if clients and saved.clients and clients != saved.clients:
-        other.append(f"it is given {clients} clients, but it was started with {saved.clients}")
-    if not other and inputs_fingerprint(config) != saved.examples:
+    if clients and about["clients"] not in (0, clients):
+        other.append(f"it is given {clients} clients, but it was started with {about['clients']}")
+    if not other and inputs_fingerprint(config) != about["examples"]:
         other.append(
             f"data-dir is {config.data_dir!r} and weights is {config.weights!r}, but it was "
             f"started with {before['data-dir']!r} and {before['weights']!r}, whose contents were "

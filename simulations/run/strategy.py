@@ -6,29 +6,24 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from flwr.serverapp.strategy import FedAvg
+from pydantic import TypeAdapter
 
 from pncs_flower.strategies import SelectionRule, SelectionStrategy, timeouts
 from pncs_flower.strategies.rule import parameters
 from pncs_flower.strategies.rules import STRATEGIES
 
 from ..config import Config
-from ..machine.logs import errors_only
+from ..validation import in_plain_words
 
 __all__ = ["build_strategy", "parameter_names"]
-
-_WEIGHTED_BY = {"examples": "num-examples", "uniform": "uniform-weight"}
-_KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
 def build_strategy(config: Config, checkpoint: Path | None = None) -> SelectionStrategy:
     """Return the selection strategy of the settings, around Flower's FedAvg."""
-    with errors_only():  # that clients do not evaluate: the server does
-        base = FedAvg(
-            fraction_evaluate=0.0,
-            min_train_nodes=1,
-            min_available_nodes=1,
-            weighted_by_key=_WEIGHTED_BY[config.aggregation],
-        )
+    weighted_by = {"examples": "num-examples", "uniform": "uniform-weight"}[config.aggregation]
+    base = FedAvg(min_train_nodes=1, min_available_nodes=1, weighted_by_key=weighted_by)
+    # The server evaluates, not the clients; as arguments they make Flower warn of that.
+    base.fraction_evaluate, base.min_evaluate_nodes = 0.0, 0
     options: dict[str, Any] = {
         "seed": config.seed,
         "checkpoint": checkpoint,
@@ -83,12 +78,9 @@ def _checked(strategy: str, rule: type[SelectionRule], given: dict[str, Any]) ->
             hint = f"did you mean rule.{near[0]}?" if near else there
             raise ValueError(f"strategy = {strategy!r} has no parameter rule.{key}: {hint}")
         kind = hints[known[key].name]
-        whole = kind is float and type(value) is int
-        if kind in _KINDS and type(value) is not kind and not whole:
-            raise ValueError(
-                f"rule.{key} = {value!r} of strategy = {strategy!r} must be {_KINDS[kind]}, not "
-                f"{type(value).__name__}"
-            )
+        if kind in (bool, int, float, str):
+            with in_plain_words(f"strategy = {strategy!r}: rule.{key}"):
+                TypeAdapter(kind).validate_python(value, strict=True)
         # Names may be written as in other settings: "fc1, fc2".
         if isinstance(value, str) and tuple[str, ...] in (kind, *get_args(kind)):
             value = [name.strip() for name in value.split(",") if name.strip()]

@@ -23,7 +23,7 @@ from .folder import CHECKPOINT, ROUNDS, open_run
 from .preflight import check_run
 from .settings import installed_version
 from .strategy import build_strategy
-from .watch import TENSORBOARD, open_tensorboard, watch_similarity
+from .watch import TENSORBOARD, SimilarityWatch, open_tensorboard
 
 __all__ = ["evaluate", "train"]
 
@@ -61,7 +61,8 @@ def train(
     model = initial_model(config, inputs)
     initial = ArrayRecord(model.state_dict())
     strategy = build_strategy(config, output / CHECKPOINT if config.checkpoint else None)
-    similarities = watch_similarity(strategy)
+    watch = SimilarityWatch()
+    strategy.listeners.append(watch)
     log_round = open_tensorboard(output / TENSORBOARD) if config.tensorboard else lambda row: None
     device = choose_device("cpu" if config.device == "cpu" else "auto")
     examples, labels = (tensor.to(device) for tensor in inputs.test_tensors())
@@ -88,8 +89,8 @@ def train(
         note = stop_note(so_far, config.stop_after) if number < config.num_rounds else None
         record.notes += [] if note is None else [note]
         row = {**record.to_dict(), **scores, "elapsed": folder.elapsed}
-        if (similarity := similarities()) is not None:
-            row["similarity"] = similarity
+        if watch.seen is not None:
+            row["similarity"] = watch.seen
         folder.add_round(row)
         log_round(row)
         on_round(row)

@@ -4,37 +4,33 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pncs_flower.strategies import Choice, RoundRecord, SelectionStrategy
+from flwr.app import ArrayRecord
+
+from pncs_flower.strategies import Choice, RoundRecord
 from pncs_flower.strategies.record import RoundListener
 
-__all__ = ["MOST_CLIENTS", "TENSORBOARD", "open_tensorboard", "watch_similarity"]
-
-MOST_CLIENTS = 20
-"""Similarities of more clients than this are not kept: their number grows with its square."""
+__all__ = ["TENSORBOARD", "SimilarityWatch", "open_tensorboard"]
 
 TENSORBOARD = "tensorboard"
 """Folder of TensorBoard's log within a run's."""
 
-Similarity = Mapping[str, Any]
+_MOST_CLIENTS = 20  # the number of similarities grows with its square
 
 
-def watch_similarity(strategy: SelectionStrategy) -> Callable[[], Similarity | None]:
-    """Return a function that hands over the similarities of the last choice, once.
+class SimilarityWatch(RoundListener):
+    """Keeps the similarities of a round's choice to four places, where there are some, but few."""
 
-    ``{"clients": keys, "values": K rows of K numbers}`` to four places; None if the rule computes
-    none, or for more than `MOST_CLIENTS`.
-    """
-    seen: list[Similarity] = []
+    seen: Mapping[str, Any] | None = None
 
-    class Watcher(RoundListener):
-        def chosen(self, record: RoundRecord, choice: Choice) -> None:
-            seen.clear()
-            if choice.similarity is not None and len(choice.similarity[0]) <= MOST_CLIENTS:
-                clients, values = choice.similarity
-                seen.append({"clients": list(clients), "values": values.round(4).tolist()})
+    def opened(self, record: RoundRecord, arrays: ArrayRecord) -> None:
+        """Forget those of the round before."""
+        self.seen = None
 
-    strategy.listeners.append(Watcher())
-    return lambda: seen.pop() if seen else None
+    def chosen(self, record: RoundRecord, choice: Choice) -> None:
+        """Keep the keys of K clients, and K rows of K numbers."""
+        if choice.similarity is not None and len(choice.similarity[0]) <= _MOST_CLIENTS:
+            clients, values = choice.similarity
+            self.seen = {"clients": list(clients), "values": values.round(4).tolist()}
 
 
 def open_tensorboard(folder: Path) -> Callable[[Mapping[str, Any]], None]:

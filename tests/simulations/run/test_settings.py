@@ -101,7 +101,7 @@ def test_file_of_settings_is_written_once_and_left_alone(tmp_path: Path) -> None
     with open_run(tmp_path, config(num_rounds=77), []):
         pass
     assert (tmp_path / SETTINGS).read_bytes() == before
-    assert read_settings(tmp_path).clients == 6
+    assert read_settings(tmp_path)[1]["clients"] == 6
     assert not list(tmp_path.glob(f"*{PARTIAL}"))
 
 
@@ -142,7 +142,7 @@ def test_run_of_a_release_that_knew_fewer_settings_goes_on_with_their_defaults(
         patch.setattr(run_settings, "installed_version", lambda package: "0.0.1")
         # Made before: a setting is checked when a Config is made.
         keep_settings(tmp_path, config())
-    assert read_settings(tmp_path).release == "0.0.1"
+    assert read_settings(tmp_path)[1]["release"] == "0.0.1"
     refuse_other_settings(tmp_path, config())
     with pytest.raises(ValueError, match="precision is 'bfloat16', but it was started with 'float"):
         refuse_other_settings(tmp_path, replace(config(), precision="bfloat16"))
