@@ -24,13 +24,12 @@ from .grids.releases import check_arguments
 from .options import SelectionOptions
 from .record import Records, RoundListener, RoundRecord, heard
 from .replies.aggregation import check_averages
+from .replies.metrics import ReplyMetrics
 from .replies.model import Model
 from .replies.updates import UpdateChecks
 from .resume.resumption import Resumption
-from .round import training
+from .round import evaluation, training
 from .round.asking import Asking
-from .round.closing import close, stop_after_empty_rounds
-from .round.evaluation import Evaluation
 from .round.open_round import OpenRound
 from .round.roster import Roster
 from .round.selector import Selector, choose
@@ -88,7 +87,7 @@ class SelectionStrategy(Strategy):
         self._checks = UpdateChecks(
             base, self.options.max_weight, self.options.clip_norm, self.history
         )
-        self._evaluation = Evaluation(base, self.options.max_weight)
+        self._evaluations = ReplyMetrics("evaluation", base, self.options.max_weight)
         folder = self.options.checkpoint
         self._resumption = None if folder is None else Resumption(Path(folder).expanduser())
         self.listeners: list[RoundListener] = [self._records, Traffic()]
@@ -184,12 +183,12 @@ class SelectionStrategy(Strategy):
         round.trained = True
         received = training.receive(round, replies)
         with round.timed("aggregation"):
-            new, metrics = close(round, received, self.base, self._checks, self.options)
+            new, metrics = training.close(round, received, self.base, self._checks, self.options)
         self._roster.excluded |= round.liars
         self._selector.close(round)
         for listener in self.listeners:
             listener.closed(round.record, metrics)
-        stop_after_empty_rounds(self.history, self.options.max_empty_rounds)
+        training.stop_after_empty_rounds(self.history, self.options.max_empty_rounds)
         return new, metrics
 
     def _opened(
@@ -222,7 +221,7 @@ class SelectionStrategy(Strategy):
     ) -> Iterable[Message]:
         """Have the base strategy configure evaluation, on the clients of this round's roster."""
         round = self._current(server_round)
-        messages = self._evaluation.configure(round, arrays, config, grid)
+        messages = evaluation.configure(round, self.base, arrays, config)
         return [*messages, *self._asking.ask_ahead(round, arrays)]
 
     @heard
@@ -231,7 +230,8 @@ class SelectionStrategy(Strategy):
     ) -> MetricRecord | None:
         """Have the base strategy aggregate the evaluation, sorted by client."""
         round = self._current(server_round)
-        metrics = self._evaluation.aggregate(round, self._asking.take_answers(replies))
+        others = self._asking.take_answers(replies)
+        metrics = evaluation.aggregate(round, others, self.base, self._evaluations)
         for listener in self.listeners:
             listener.evaluated(round.record, metrics)
         return metrics
@@ -257,7 +257,7 @@ class SelectionStrategy(Strategy):
             **self._selector.state(),
             "excluded": dict(self._roster.excluded),
             "layout": self._checks.metrics.layout,
-            "layout-evaluation": self._evaluation.common.layout,
+            "layout-evaluation": self._evaluations.layout,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -265,7 +265,7 @@ class SelectionStrategy(Strategy):
         self._selector.restore(state)
         self._roster.excluded = dict(state["excluded"])
         self._checks.metrics.layout = tuple(state["layout"])
-        self._evaluation.common.layout = tuple(state["layout-evaluation"])
+        self._evaluations.layout = tuple(state["layout-evaluation"])
 
     def restore_history(self, records: list[RoundRecord]) -> None:
         """Take up the records of rounds already done; the file then holds these and no others."""

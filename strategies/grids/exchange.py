@@ -86,27 +86,21 @@ def expire(messages: Iterable[Message], seconds: float) -> None:
 
 def content_bytes(content: RecordDict) -> int:
     """Return the bytes of all names and values in a content's records, without framing."""
-    return sum(  # Flower's count_bytes raises on an empty text
-        _text_bytes(name) + _value_bytes(value)
-        for record in content.values()
-        for name, value in record.items()
-    )
+    # Flower's count_bytes raises on an empty text.
+    entries = (entry for record in content.values() for entry in record.items())
+    return sum(_bytes(name) + _bytes(value) for name, value in entries)
 
 
-def _value_bytes(value: object) -> int:
+def _bytes(value: object) -> int:
     if isinstance(value, Array):
         return len(value.data)
-    if isinstance(value, str):
-        return _text_bytes(value)
+    if isinstance(value, str):  # half a pair of surrogates is no reason to end a run
+        return len(value.encode("utf-8", "surrogatepass"))
     if isinstance(value, bytes):
         return len(value)
     if isinstance(value, list):
-        return sum(_value_bytes(entry) for entry in value)
+        return sum(map(_bytes, value))
     return 1 if isinstance(value, bool) else 8
-
-
-def _text_bytes(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))  # half a pair is no reason to end a run
 
 
 def exchange(grid: Grid, messages: list[Message], timeout: float) -> Replies:

@@ -20,6 +20,7 @@ from .view import GridWrapper
 
 __all__ = ["OpenMessages", "PollingGrid", "is_simulated", "polled"]
 
+_SIMULATED = {"HttpGrid": False, "InMemoryGrid": True}
 # Of so many clients times messages, a scan takes Flower longer than it should.
 _MANY = 1000
 # Messages that are open at once, at first: more than two workers answer between two scans.
@@ -29,9 +30,9 @@ _WINDOW = 24
 def polled(grid: Grid) -> Grid:
     """Return a grid around one of Flower's own; a user's, which may do more, as it is."""
     kind = type(grid)
-    if not kind.__module__.startswith("flwr.") or kind.__name__ not in ("HttpGrid", "InMemoryGrid"):
-        return grid
-    return PollingGrid(grid, simulated=kind.__name__ == "InMemoryGrid")
+    if kind.__module__.startswith("flwr.") and kind.__name__ in _SIMULATED:
+        return PollingGrid(grid, _SIMULATED[kind.__name__])
+    return grid
 
 
 def is_simulated(grid: Grid) -> bool:

@@ -48,8 +48,7 @@ class GridView(GridWrapper):
     def __init__(self, grid: Grid, node_ids: Iterable[int]) -> None:
         super().__init__(grid)
         self._node_ids = list(node_ids)
-        self._first_look = 0.0
-        self._looks = 0
+        self._looks: list[float] = []
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the nodes of this view."""
@@ -69,14 +68,11 @@ class GridView(GridWrapper):
 
         One that computes for long looks a few times; one that waits, every few seconds or oftener.
         """
-        now = time.monotonic()
-        if self._looks == 0:
-            self._first_look = now
-        self._looks += 1
-        if self._looks > timeouts.BASE_LOOKS and now - self._first_look > timeouts.BASE_PATIENCE:
+        self._looks.append(time.monotonic())
+        seconds = self._looks[-1] - self._looks[0]
+        if len(self._looks) > timeouts.BASE_LOOKS and seconds > timeouts.BASE_PATIENCE:
             raise TooFewClientsError(
                 f"the base strategy waits for more than the {len(self._node_ids)} clients that it "
-                f"is given: it has looked for them {self._looks} times in "
-                f"{now - self._first_look:.0f} s. Lower its min_train_nodes, min_evaluate_nodes "
-                "and min_available_nodes"
+                f"is given: it has looked for them {len(self._looks)} times in {seconds:.0f} s. "
+                "Lower its min_train_nodes, min_evaluate_nodes and min_available_nodes"
             )

@@ -5,7 +5,6 @@ from logging import INFO
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
-from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from ..base_strategy import least_evaluating, named_base
@@ -14,72 +13,64 @@ from ..grids.view import GridView
 from ..replies.metrics import ReplyMetrics
 from .open_round import OpenRound
 
-__all__ = ["Evaluation"]
+__all__ = ["aggregate", "configure"]
 
 _NAMED = 3  # clients in a note
 
 
-class Evaluation:
-    """Has the base strategy evaluate a round's model; keeps its messages until the replies come."""
+def configure(
+    round: OpenRound, base: Strategy, arrays: ArrayRecord, config: ConfigRecord
+) -> list[Message]:
+    """Return the messages; none if too few clients take part, as the base would wait for more."""
+    if len(round.clients) >= least_evaluating(base):
+        view = GridView(round.grid, round.clients.values())
+        with named_base("configure_evaluate", base, round.number):
+            messages = base.configure_evaluate(round.number, arrays, config, view)
+            round.evaluating = list(messages)
+    if round.timeout is not None:  # else a wrapper's loop knows it
+        expire(round.evaluating, round.timeout)
+    return round.evaluating
 
-    def __init__(self, base: Strategy, max_weight: float) -> None:
-        self._base = base
-        self.common = ReplyMetrics("evaluation", base, max_weight)
-        self._sent: list[Message] = []
 
-    def configure(
-        self, round: OpenRound, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Return the messages; none if too few clients take part, as the base would wait for more.
+def aggregate(
+    round: OpenRound, replies: Iterable[Message], base: Strategy, common: ReplyMetrics
+) -> MetricRecord | None:
+    """Have the base strategy aggregate the replies that it can, sorted by client.
 
-        A base strategy changes its config from round to round, so it is given here.
-        """
-        self._sent = []
-        if len(round.clients) >= least_evaluating(self._base):
-            view = GridView(grid, round.clients.values())
-            with named_base("configure_evaluate", self._base, round.number):
-                self._sent = list(self._base.configure_evaluate(round.number, arrays, config, view))
-        if round.timeout is not None:  # else a wrapper's loop knows it
-            expire(self._sent, round.timeout)
-        return self._sent
+    None if nothing was asked, or nothing can be used.
+    """
+    sound: dict[str, Message] = {}
+    reasons: list[str] = []
+    for client, reply in _in_order(round, replies).items():
+        if reply.has_error():
+            reasons.append(f"{client}: {plain_reason(reply.error.reason)}")
+            continue
+        try:
+            common.check(reply.content)
+        except ValueError as error:
+            reasons.append(f"{client}: {shortened(str(error))}")
+        else:
+            sound[client] = reply
+    notes = round.record.notes
+    if reasons:
+        more = f"; and {len(reasons) - _NAMED} others" if len(reasons) > _NAMED else ""
+        notes.append(f"evaluation: left out are {'; '.join(reasons[:_NAMED])}{more}")
+        log(INFO, "Round %d, %s", round.number, notes[-1])
+    notes += common.unify({client: reply.content for client, reply in sound.items()})
+    if reasons and not sound:
+        notes.append("no client's evaluation can be used: there is none")
+        return None
+    with named_base("aggregate_evaluate", base, round.number):
+        return base.aggregate_evaluate(round.number, list(sound.values()))
 
-    def aggregate(self, round: OpenRound, replies: Iterable[Message]) -> MetricRecord | None:
-        """Have the base strategy aggregate the replies that it can, sorted by client.
 
-        None if nothing was asked, or nothing can be used.
-        """
-        sound: dict[str, Message] = {}
-        reasons: list[str] = []
-        for client, reply in self._in_order(round, replies).items():
-            if reply.has_error():
-                reasons.append(f"{client}: {plain_reason(reply.error.reason)}")
-                continue
-            try:
-                self.common.check(reply.content)
-            except ValueError as error:
-                reasons.append(f"{client}: {shortened(str(error))}")
-            else:
-                sound[client] = reply
-        notes = round.record.notes
-        if reasons:
-            more = f"; and {len(reasons) - _NAMED} others" if len(reasons) > _NAMED else ""
-            notes.append(f"evaluation: left out are {'; '.join(reasons[:_NAMED])}{more}")
-            log(INFO, "Round %d, %s", round.number, notes[-1])
-        contents = {client: reply.content for client, reply in sound.items()}
-        notes += self.common.unify(contents)
-        if reasons and not sound:
-            notes.append("no client's evaluation can be used: there is none")
-            return None
-        with named_base("aggregate_evaluate", self._base, round.number):
-            return self._base.aggregate_evaluate(round.number, list(sound.values()))
-
-    def _in_order(self, round: OpenRound, replies: Iterable[Message]) -> dict[str, Message]:
-        """Return the reply of each client to these messages, in the order of clients."""
-        first = {reply.metadata.reply_to_message_id: reply for reply in reversed(list(replies))}
-        # Only now, for a message has no id before it is sent.
-        sent = {m.metadata.dst_node_id: m.metadata.message_id for m in self._sent}
-        return {
-            client: first[sent[node_id]]
-            for client, node_id in round.clients.items()
-            if sent.get(node_id) in first
-        }
+def _in_order(round: OpenRound, replies: Iterable[Message]) -> dict[str, Message]:
+    """Return the first reply of each client, in the order of clients."""
+    first = {reply.metadata.reply_to_message_id: reply for reply in reversed(list(replies))}
+    # Only now, for a message has no id before it is sent.
+    sent = {m.metadata.dst_node_id: m.metadata.message_id for m in round.evaluating}
+    return {
+        client: first[sent[node_id]]
+        for client, node_id in round.clients.items()
+        if sent.get(node_id) in first
+    }

@@ -70,6 +70,7 @@ class OpenRound:
     sound: Collection[str] = ()
     used: Mapping[str, Metrics] = field(default_factory=dict)
     liars: Mapping[str, str] = field(default_factory=dict)
+    evaluating: list[Message] = field(default_factory=list)  # messages of the evaluation
 
     @property
     def number(self) -> int:

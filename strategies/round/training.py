@@ -1,21 +1,26 @@
-"""The training of the chosen: the base strategy's messages, and what comes back for them."""
+"""The training of the chosen: the base strategy's messages, what comes back, and the new model."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.protocol import KEPT, LOST, MARKER, TICKET, TRAIN
 
 from .. import timeouts
 from ..base_strategy import named_base, same_for_all
+from ..errors import EmptyRoundsError
 from ..grids.exchange import content_bytes, expire, marked, message_like
 from ..grids.polling import PollingGrid
 from ..grids.view import GridView
+from ..options import SelectionOptions
+from ..record import RoundRecord
+from ..replies.aggregation import aggregate, share_layers
+from ..replies.updates import SketchCheck, UpdateChecks
 from .open_round import OpenRound
 
-__all__ = ["configure", "find_message_type", "receive", "send"]
+__all__ = ["close", "configure", "find_message_type", "receive", "send", "stop_after_empty_rounds"]
 
 
 def configure(round: OpenRound, base: Strategy, clients: Iterable[str]) -> list[Message]:
@@ -51,25 +56,19 @@ def send(round: OpenRound, templates: list[Message], seed: int) -> list[Message]
     One that keeps the update of this round's pre-round gets no weights, unless it has lost it. With
     a pre-round there is one template for all; without, a base strategy may have one for each.
     """
-    chosen = round.nodes(round.record.chosen) if templates else {}
+    before = round.pre_round
     marker: dict[str, int | str] = {"round": round.number, "seed": seed}
-    if round.pre_round is None:
-        template_of = {message.metadata.dst_node_id: message for message in templates}
-    else:
-        marker[TICKET] = round.pre_round.ticket
-        template_of = dict.fromkeys(chosen.values(), templates[0])
-    contents = {id(m): marked(m.content, TRAIN, marker) for m in template_of.values()}
-    round.whole = {
-        client: message_like(template_of[node_id], node_id, contents[id(template_of[node_id])])
-        for client, node_id in chosen.items()
-        if node_id in template_of
-    }
-    round.sent = dict(round.whole)
-    if round.pre_round is not None and round.pre_round.keeps_update:
-        bare = marked(RecordDict(), TRAIN, {**marker, KEPT: True})
-        for client, node_id in chosen.items():
-            if client in round.summaries:
-                round.sent[client] = message_like(template_of[node_id], node_id, bare)
+    marker |= {} if before is None else {TICKET: before.ticket}
+    template_of = {message.metadata.dst_node_id: message for message in templates}
+    for client, node_id in round.nodes(round.record.chosen if templates else ()).items():
+        template = template_of.get(node_id) if before is None else templates[0]
+        if template is None:
+            continue
+        whole = message_like(template, node_id, marked(template.content, TRAIN, marker))
+        round.whole[client] = round.sent[client] = whole
+        if before is not None and before.keeps_update and client in before.summaries:
+            bare = marked(RecordDict(), TRAIN, {**marker, KEPT: True})
+            round.sent[client] = message_like(template, node_id, bare)
     _note_sent(round, round.sent.values(), round.timeout)
     round.sent_at = time.monotonic()
     return list(round.sent.values())
@@ -94,18 +93,16 @@ def receive(round: OpenRound, replies: Iterable[Message]) -> list[Message]:
         for client, message in round.sent.items()
         if message.metadata.message_id in lost and message is not round.whole[client]
     }
-    left = None
-    if round.timeout is not None:  # one time limit for all of a round's training
-        left = round.timeout - (time.monotonic() - round.sent_at)
+    spent = time.monotonic() - round.sent_at  # one time limit for all of a round's training
+    left = None if round.timeout is None else round.timeout - spent
     if again and left is not None and left <= 0:
         round.record.notes.append(f"{', '.join(again)} had lost the update when the time was up")
     elif again:
         round.sent |= again
         _note_sent(round, again.values(), left)
         round.record.notes.append(f"{', '.join(again)} had lost the update and trained again")
-        received += round.grid.send_and_receive(
-            list(again.values()), timeout=timeouts.TRAINING if left is None else left
-        )
+        timeout = timeouts.TRAINING if left is None else left
+        received += round.grid.send_and_receive(list(again.values()), timeout=timeout)
     round.record.seconds["training"] = time.monotonic() - round.sent_at
     return received
 
@@ -117,3 +114,54 @@ def _note_sent(round: OpenRound, messages: Iterable[Message], timeout: float | N
     down["training"] = down.get("training", 0) + sum(content_bytes(m.content) for m in messages)
     if timeout is not None:
         expire(messages, timeout)
+
+
+def close(
+    round: OpenRound,
+    received: list[Message],
+    base: Strategy,
+    checks: UpdateChecks,
+    options: SelectionOptions,
+) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    """Drop the updates that cannot be used, and have the base strategy aggregate the others."""
+    record, before, sketches = round.record, round.pre_round, None
+    if options.verify_sketches and before is not None and before.keeps_update:
+        sketches = SketchCheck(before.request, before.summaries, options.seed, round.number)
+    delivery = checks.sort_out(round.model, round.sent, received, record, sketches)
+    round.sound, round.liars, round.used = list(delivery.sound), delivery.liars, delivery.metrics
+    updates = delivery.sound
+    if 0 < len(updates) < options.min_updates:
+        record.notes.append(
+            f"{len(updates)} updates are fewer than min_updates = {options.min_updates}, so "
+            "they are not used"
+        )
+        record.delivered.clear()
+        updates, round.used = {}, {}
+    contents = {client: message.content for client, message in updates.items()}
+    record.notes += share_layers(
+        contents, record.chosen_by_layer, round.model.weights, checks.metrics.weights(contents)
+    )
+    arrays, metrics, problem = aggregate(base, round.number, list(updates.values()), round.model)
+    if problem is not None:
+        record.notes.append(problem)
+        round.sound, round.used = [], {}  # one of these is to blame, so all of them step back
+    if arrays is None:
+        record.notes.append("no new model came out of this round: the last one is kept")
+    return arrays, metrics
+
+
+def stop_after_empty_rounds(history: Sequence[RoundRecord], most: int) -> None:
+    """Raise `EmptyRoundsError` if this was the last of too many in a row without an update."""
+    last = history[-most:]
+    if len(last) < most or any(record.delivered for record in last):
+        return
+    reasons = [f"{who}: {why}" for who, why in last[-1].reasons("training").items()]
+    if not reasons:
+        reasons = last[-1].notes if last[-1].chosen else ["no client was asked to train"]
+    untried = set(last[-1].clients).difference(*(record.chosen for record in last))
+    raise EmptyRoundsError(
+        f"no client delivered an update in {len(last)} rounds in a row. In round "
+        f"{last[-1].round}: {'; '.join(reasons[:3])}. "
+        f"{len(untried)} of {len(last[-1].clients)} clients were not chosen in these "
+        "rounds: with a larger max_empty_rounds, more would have been tried"
+    )

@@ -18,9 +18,8 @@ from ..base_strategy import check_evaluation, least_evaluating
 from ..errors import SelectionError, TooFewClientsError
 from ..grids.polling import is_simulated
 from ..record import RoundRecord
-from .introductions import Introductions
 from .open_round import OpenRound
-from .roster import NO_FUNCTION, Roster
+from .roster import NO_FUNCTION, Introductions, Roster
 from .training import find_message_type
 
 __all__ = ["Waiting", "meet_clients"]
@@ -88,17 +87,17 @@ class Waiting:
         that never answers would cost `wait_timeout` in each.
         """
         self._online = set(self.grid.get_node_ids())
-        left = self._deadline() - time.monotonic()
-        enough, known, now = self._has_enough(), self.roster.keys, time.monotonic()
-        pause = timeouts.RETRY_IN_VAIN if self._is_hopeless() else timeouts.RETRY
-        strangers = [
-            node_id
-            for node_id in sorted(self._online - known.keys() - self._asking.waiting)
-            if now - self._tried.get(node_id, -math.inf) > pause
-            and not (enough and (node_id in self._tried or not self._is_due(node_id)))
-        ]
+        now = time.monotonic()
+        left = self._deadline() - now
+        strangers = self._online - self.roster.keys.keys() - self._asking.waiting
+        if self._has_enough():
+            due = {n: self.roster.next_try.get(n, 0) for n in strangers - self._tried.keys()}
+            strangers = {n for n in due if due[n] <= self.record.round}
+        else:
+            pause = timeouts.RETRY_IN_VAIN if self._is_hopeless() else timeouts.RETRY
+            strangers = {n for n in strangers if now - self._tried.get(n, -math.inf) > pause}
         if strangers and left > 0:
-            self._asking.ask(strangers, left, self.roster.message_type)
+            self._asking.ask(sorted(strangers), left, self.roster.message_type)
 
     def _hear(self) -> None:
         """Take up those that have answered."""
@@ -143,15 +142,10 @@ class Waiting:
         is still starting: a quick client must not cut short the start of others.
         """
         roster, options = self.roster, self.roster.options
-        if not roster.started and self._online - roster.heard and not self._can_select():
+        starting = not roster.started and self._online - roster.heard
+        if starting and not self._are_here(self.num_selected, self.num_selected):
             return self._start + max(options.start_timeout, options.wait_timeout)
         return max(self._start, roster.first_answer or self._start) + options.wait_timeout
-
-    def _can_select(self, others: int = 0) -> bool:
-        # In this order: `eligible`, somebody else's code, is not called at each look for nothing.
-        least = max(self.num_selected, others)
-        known = len(self.roster.known(self._online))
-        return known >= least and len(self.roster.present(self._online)) >= least
 
     def _wanted(self) -> int:
         """Return how many clients to wait for."""
@@ -162,9 +156,13 @@ class Waiting:
 
     def _has_enough(self) -> bool:
         """Tell whether nobody needs to be waited for. Clients that are left out are here, too."""
-        if len(self.roster.known(self._online)) < self._wanted():
-            return False
-        return self._can_select(0 if self.roster.started else self.evaluating)
+        others = 0 if self.roster.started else self.evaluating
+        return self._are_here(self._wanted(), max(self.num_selected, others))
+
+    def _are_here(self, known: int, present: int) -> bool:
+        # In this order: `eligible`, somebody else's code, is not called at each look for nothing.
+        here = len(self.roster.known(self._online)) >= known
+        return here and len(self.roster.present(self._online)) >= present
 
     def _is_hopeless(self) -> bool:
         """Tell whether all answers are final.
@@ -186,9 +184,6 @@ class Waiting:
     def _without_function(self) -> set[int]:
         """Nodes whose app has no train function without a name."""
         return {node_id for node_id, why in self._failures.items() if NO_FUNCTION in why}
-
-    def _is_due(self, node_id: int) -> bool:
-        return self.roster.next_try.get(node_id, 0) <= self.record.round
 
     def _note_failures(self, nodes: Iterable[int]) -> None:
         """Count the failures of nodes, and tell of each one's first at once."""
@@ -221,7 +216,7 @@ class Waiting:
         self._note_failures(self._untold.union(silent))
         clients = self.roster.present(self._online)
         record.clients = list(clients)
-        record.seconds["waiting"] = time.monotonic() - self._start
+        record.seconds["waiting"] = waited
         record.bytes_down["introduction"] = self._asking.bytes_down
         record.bytes_up["introduction"] = self._asking.bytes_up
         for node_id, reason in self._failures.items():
