@@ -4,11 +4,11 @@ Such an app expects records under fixed names (``fitins.parameters``, ...), whic
 strategies send. What comes back is renamed in the same way.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-__all__ = ["App", "call_app"]
+__all__ = ["App", "call_app", "named"]
 
 App = Callable[[Message, Context], Message]
 """What a mod calls to hand a message on: the mods behind it, and at last the app."""
@@ -73,11 +73,14 @@ def _call_client_fn(message: Message, context: Context, app: App) -> Message:
     if f"{result}.loss" in answer.metric_records:
         metrics["loss"] = answer.metric_records[f"{result}.loss"]["loss"]
     if f"{result}.parameters" in answer.array_records:
-        parameters = answer.array_records[f"{result}.parameters"]
-        if len(parameters) != len(arrays):
-            raise ValueError(
-                f"fit() returned {len(parameters)} arrays, but the model has {len(arrays)}"
-            )
-        # The older kind numbers arrays; the strategy knows them by name.
-        records[name] = ArrayRecord(dict(zip(arrays, parameters.values(), strict=True)))
+        update = answer.array_records[f"{result}.parameters"]
+        records[name] = named(arrays, list(update.values()))
     return Message(records, reply_to=message)
+
+
+def named(names: Iterable[str], arrays: list[Array]) -> ArrayRecord:
+    """Return what fit() returned under the model's names, which the older kind does not know."""
+    known = list(names)
+    if len(arrays) != len(known):
+        raise ValueError(f"fit() returned {len(arrays)} arrays, but the model has {len(known)}")
+    return ArrayRecord(dict(zip(known, arrays, strict=True)))

@@ -7,6 +7,7 @@ and then has `fit` return the update that it kept.
 
 import time
 from collections.abc import Mapping
+from copy import copy
 from logging import ERROR
 from typing import Any
 
@@ -41,6 +42,7 @@ from flwr.common import (
 from pncs_flower.properties import pack_properties, unpack_properties
 from pncs_flower.protocol import LOSS, MARKER, NUM_EXAMPLES, SUMMARY
 
+from .client_fn import named
 from .summary import SummaryMod, summary_mod
 
 __all__ = ["SummaryClient"]
@@ -52,6 +54,9 @@ _TTL = 3600.0
 
 class SummaryClient(Client):
     """Answer the pre-round of an older server on behalf of a client, which stays as it is.
+
+    Mods of the app lie outside: the summary is that of the update before they clip it or add noise
+    to it.
 
     Parameters
     ----------
@@ -70,11 +75,6 @@ class SummaryClient(Client):
     ------
     TypeError
         If the client is no `Client`, or neither a context nor a name is given.
-
-    Notes
-    -----
-    Mods of the app lie outside: the summary is that of the update before they clip it or add
-    noise to it.
 
     Examples
     --------
@@ -101,16 +101,11 @@ class SummaryClient(Client):
                 "SummaryClient needs the context that client_fn is given, or, with start_client, "
                 "a name of its own for each client: SummaryClient(client, name='hospital-a')"
             )
-        given = context or Context(0, -1, {}, RecordDict(), {})
         self._client = client
         self._mod = mod
-        self._context = Context(
-            run_id=given.run_id,
-            node_id=given.node_id,
-            node_config=given.node_config if name is None else {"name": name},
-            state=given.state,
-            run_config=given.run_config,
-        )
+        self._context = Context(0, -1, {}, RecordDict(), {}) if context is None else copy(context)
+        if name is not None:
+            self._context.node_config = {"name": name}
 
     def get_properties(self, ins: GetPropertiesIns) -> GetPropertiesRes:
         """Answer the pre-round; any other question is for the app's client."""
@@ -119,18 +114,16 @@ class SummaryClient(Client):
             return self._client.get_properties(ins)
         marker, arrays, config = unpacked
         kind = MessageType.EVALUATE if marker.get("kind") == LOSS else MessageType.TRAIN
-        message = self._message(kind, marker, config, arrays)
         try:
-            content = self._mod(message, self._context, self._call).content
+            content = self._answer(kind, marker, config, arrays)
         # With start_client, an exception would end the client. The server is told what happened.
         except Exception as error:
             log(ERROR, "The pre-round failed.", exc_info=error)
             reason = f"{type(error).__name__}: {error}"
             return GetPropertiesRes(Status(Code.GET_PROPERTIES_NOT_IMPLEMENTED, reason), {})
-        summary = content.array_records.get(SUMMARY, ArrayRecord())
         answer = pack_properties(
             content.config_records.get(MARKER, {}),
-            {name: array.data for name, array in summary.items()},
+            {name: array.data for name, array in content.array_records.get(SUMMARY, {}).items()},
             {},
         )
         return GetPropertiesRes(Status(Code.OK, ""), answer)
@@ -142,16 +135,15 @@ class SummaryClient(Client):
             return self._client.fit(ins)
         marker, _, config = unpacked
         arrays = {str(place): data for place, data in enumerate(ins.parameters.tensors)}
-        message = self._message(MessageType.TRAIN, marker, config, arrays)
         try:
-            content = self._mod(message, self._context, self._call).content
+            content = self._answer(MessageType.TRAIN, marker, config, arrays)
         except _FailedError as failure:
             return FitRes(failure.status, Parameters([], _NUMPY), 0, {})
         return FitRes(
             Status(Code.OK, ""),
-            _parameters(content.array_records["arrays"]),
+            _parameters(content),
             int(str(content.metric_records["metrics"][NUM_EXAMPLES])),
-            _scalars(content.config_records[_METRICS]),
+            _scalars(content, _METRICS),
         )
 
     def get_parameters(self, ins: GetParametersIns) -> GetParametersRes:
@@ -162,14 +154,14 @@ class SummaryClient(Client):
         """Have the app's client evaluate."""
         return self._client.evaluate(ins)
 
-    def _message(
+    def _answer(
         self,
         message_type: str,
         marker: Mapping[str, Any],
         config: Mapping[str, Any],
         arrays: Mapping[str, bytes],
-    ) -> Message:
-        """Return a request as the message that a client of a message strategy would get."""
+    ) -> RecordDict:
+        """Have the mod answer the message that a client of a message strategy would get."""
         content = RecordDict(
             {
                 "arrays": ArrayRecord({name: _array(data) for name, data in arrays.items()}),
@@ -189,12 +181,12 @@ class SummaryClient(Client):
             message_type=message_type,
         )
         # There is no task whose message it could be, which only Flower's own keyword can say.
-        return Message(content=content, metadata=metadata)  # type: ignore[call-overload, no-any-return]
+        message = Message(content=content, metadata=metadata)  # type: ignore[call-overload]
+        return self._mod(message, self._context, self._call).content
 
     def _call(self, message: Message, context: Context) -> Message:
         """Have the app's client train or evaluate, as the app of a message strategy would."""
-        parameters = _parameters(message.content.array_records["arrays"])
-        config = _scalars(message.content.config_records["config"])
+        parameters, config = _parameters(message.content), _scalars(message.content, "config")
         if message.metadata.message_type == MessageType.EVALUATE:
             evaluated = self._client.evaluate(EvaluateIns(parameters, config))
             _check(evaluated.status)
@@ -202,15 +194,10 @@ class SummaryClient(Client):
             return Message(RecordDict({"metrics": metrics}), reply_to=message)
         trained = self._client.fit(FitIns(parameters, config))
         _check(trained.status)
-        names, tensors = list(message.content.array_records["arrays"]), trained.parameters.tensors
-        if len(tensors) != len(names):
-            raise ValueError(
-                f"fit() returned {len(tensors)} arrays, but the model has {len(names)}"
-            )
-        update = {name: _array(data) for name, data in zip(names, tensors, strict=True)}
+        update = [_array(data) for data in trained.parameters.tensors]
         content = RecordDict(
             {
-                "arrays": ArrayRecord(update),
+                "arrays": named(message.content.array_records["arrays"], update),
                 "metrics": MetricRecord({NUM_EXAMPLES: trained.num_examples}),
                 _METRICS: ConfigRecord({**trained.metrics}),
             }
@@ -236,9 +223,10 @@ def _array(data: bytes) -> Array:
     return Array(dtype=str(values.dtype), shape=values.shape, stype=_NUMPY, data=data)
 
 
-def _parameters(arrays: ArrayRecord) -> Parameters:
+def _parameters(content: RecordDict) -> Parameters:
+    arrays = content.array_records["arrays"]
     return Parameters([array.data for array in arrays.values()], _NUMPY)
 
 
-def _scalars(record: ConfigRecord) -> dict[str, Any]:
-    return {**record}
+def _scalars(content: RecordDict, name: str) -> dict[str, Any]:
+    return {**content.config_records[name]}

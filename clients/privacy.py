@@ -4,19 +4,17 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
+from pncs_flower.protocol import SummaryRequest
 from pncs_flower.randomness import generator
-from pncs_flower.sketches import PowerMoments, Sketch
+from pncs_flower.sketches import PowerMoments, parse_sketch
 
 __all__ = ["SketchNoise"]
 
-# Numbers of noise drawn at a time, which bounds the memory that it takes.
-_BLOCK = 1 << 20
-# More standard deviations than noise from 53 random bits can have.
-_MOST_DEVIATIONS = 10
+_BLOCK = 1 << 20  # numbers of noise drawn at a time, which bounds the memory that it takes
+_MOST_DEVIATIONS = 10  # more than noise from 53 random bits can have
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -29,16 +27,9 @@ class SketchNoise:
     of one client differ by at most 2 ``clip_norm``, whatever its data, so one summary is
     (ε, δ)-private with respect to the replacement of all of the client's data; see `epsilon`.
 
-    A summary that is not finite cannot be clipped, so it is an error on the client, and nothing of
-    it leaves. So is a request for the loss, which is no sketch and would leave without noise.
-
-    This covers the summary alone. The full update of a chosen client leaves as it is, unless the
+    What cannot be clipped (a loss, power moments, a value that is not finite) is an error on the
+    client, and nothing of it leaves. The full update of a chosen client leaves as it is, unless the
     app clips and noises it too (Flower's ``LocalDpMod``, behind `summary_mod`).
-
-    The noise of each pair of numbers is made of 128 random bits of the operating system
-    (`os.urandom`, a cryptographic generator) by the Box-Muller transform in float64, and rounded
-    to float32 with the numbers. The (ε, δ) are those of exact real numbers: like all noise in
-    floating point, this takes not every real value, which an attacker of last bits may use.
 
     Attributes
     ----------
@@ -47,15 +38,20 @@ class SketchNoise:
     noise_multiplier : float
         Standard deviation of the noise over the largest difference of two summaries, above 0.
     secret : int, optional
-        Seed of the noise, for tests and simulations: the generator is then NumPy's PCG64, of which
-        all noise can be worked out by who knows the seed, and perhaps by who sees much of it. None
-        takes the system's randomness.
+        Seed of the noise, for tests and simulations: whoever knows it can work out all noise, and
+        so perhaps can who sees much of it (NumPy's PCG64). None takes the system's randomness.
 
     Raises
     ------
     ValueError
         If the clip norm or the multiplier is not finite and above 0, or so are not the standard
         deviation and the largest noise in float32.
+
+    Notes
+    -----
+    Each pair of numbers is made of 128 bits of `os.urandom` (Box-Muller, in float64). The (ε, δ)
+    are those of exact real numbers; noise in floating point takes not every real value, which an
+    attacker of last bits may use.
     """
 
     clip_norm: float
@@ -77,27 +73,18 @@ class SketchNoise:
                 f"must be above 0 and at most {most:.2g}, so that a summary fits into float32"
             )
 
-    @cached_property
+    @property
     def standard_deviation(self) -> float:
         """Standard deviation of the noise on each number of a summary."""
         return self.noise_multiplier * 2 * self.clip_norm
 
     def epsilon(self, delta: float, rounds: int = 1) -> float:
-        """Return the ε of so many summaries, by Google's accounting (dp-accounting).
-
-        So many Gaussian releases are one with the noise divided by the root of their number.
-
-        Parameters
-        ----------
-        delta : float
-            The δ, above 0 and below 1.
-        rounds : int (default: 1)
-            Summaries that the client sends, one a round.
+        """Return the ε of so many summaries, one a round, by Google's accounting (dp-accounting).
 
         Raises
         ------
         ValueError
-            If ``delta`` or ``rounds`` is out of range.
+            If ``delta`` is not between 0 and 1, or ``rounds`` is below 1.
         ModuleNotFoundError
             If dp-accounting is not installed: ``pip install "pncs-flower[privacy]"``.
         """
@@ -111,6 +98,7 @@ class SketchNoise:
             raise ModuleNotFoundError(
                 'the accountant is not installed: pip install "pncs-flower[privacy]"'
             ) from error
+        # So many Gaussian releases are one with the noise divided by the root of their number.
         return float(get_epsilon_gaussian(self.noise_multiplier / math.sqrt(rounds), delta))
 
     def describe(self, delta: float = 1e-5) -> str:
@@ -124,40 +112,27 @@ class SketchNoise:
             f"{self.standard_deviation:g} on each number; {spent}"
         )
 
-    def check_sketch(self, sketch: Sketch) -> None:
-        """Raise ValueError, with the remedy, for a sketch that clipping would change in kind.
-
-        Other sketches of a vector that is scaled down are scaled down too. Power moments are not:
-        their parts are the moments of the vector without its norm, and the norm.
-        """
-        if isinstance(sketch, PowerMoments):
+    def check_request(self, request: SummaryRequest) -> None:
+        """Raise ValueError, with the remedy, for a request whose answer clipping cannot bound."""
+        if request.kind == "loss":
             raise ValueError(
-                f"the sketch {sketch.spec!r} cannot be clipped, and so has no noise: give the "
+                "the strategy asks for the loss, but this client sends nothing without noise, "
+                "and its noise is for sketches: use a rule that asks for sketches or for "
+                "nothing, or leave noise= out"
+            )
+        # All other sketches of a vector that is scaled down are scaled down too.
+        if isinstance(parse_sketch(request.sketch), PowerMoments):
+            raise ValueError(
+                f"the sketch {request.sketch!r} cannot be clipped, and so has no noise: give the "
                 "strategy another, such as sketch='coordinates:2%'"
             )
 
     def apply(
         self, sketches: dict[str, np.ndarray], round: int, client: str
     ) -> dict[str, np.ndarray]:
-        """Return the sketches of a summary, clipped and with noise.
-
-        Parameters
-        ----------
-        sketches : dict of str to np.ndarray
-            Float32 sketch of each layer, of any length.
-        round : int
-            The round.
-        client : str
-            The client's key.
-
-        Raises
-        ------
-        ValueError
-            If a sketch is in another wire format: noise has to be added before a value is rounded.
-            Or if a value is not finite, as it cannot be clipped then.
-        """
+        """Return the float32 sketches of a summary's layers, clipped and with noise."""
         for layer, sketch in sketches.items():
-            if sketch.dtype != np.float32:
+            if sketch.dtype != np.float32:  # a value has to get its noise before it is rounded
                 raise ValueError(
                     f"noise needs sketches in float32, but they are in {sketch.dtype}: give the "
                     "strategy a sketch without a wire format, such as sketch='coordinates:2%'"
@@ -185,11 +160,8 @@ class SketchNoise:
         noisy = np.empty_like(flat)
         for start in range(0, flat.size, _BLOCK):
             block = flat[start : start + _BLOCK].astype(np.float64)
-            noisy[start : start + _BLOCK] = block * scale + self.standard_deviation * draw(
-                block.size
-            )
-        if not np.isfinite(noisy).all():
-            raise ValueError("the noise made a value that is not finite: lower clip_norm")
+            noise = self.standard_deviation * draw(block.size)
+            noisy[start : start + _BLOCK] = block * scale + noise
         return noisy.reshape(sketch.shape)
 
 

@@ -52,24 +52,19 @@ class SummaryMod:
     """Answer the pre-round of a selection strategy on behalf of a ClientApp.
 
     Put it first among the app's mods, so that a summary is that of the update as it leaves the
-    client, after clipping or noise. The app's own functions stay as they are. Messages of other
-    strategies pass through.
+    client, after clipping or noise. Messages of other strategies pass through.
 
     Parameters
     ----------
     gradient : callable, optional (default: None)
         ``gradient(message, context) -> ArrayRecord``: the gradient of the client's loss at the
-        weights in the message, under the names of the weights; one that is tied to another,
-        and has two names, under both. Needed only where a strategy asks
-        for summaries of the gradient (``summary="gradient"``); no one but the app can compute it
-        without training. The message is the one that its train function would get.
+        weights in the message, which is that of the train function, under the names of the weights
+        (both, of tied weights). Needed only where a strategy asks for it (``summary="gradient"``).
     num_examples : callable, optional (default: None)
-        ``num_examples(context) -> int``: how many training examples the client has. Told when the
-        client introduces itself, for rules that weigh clients by size from the first round on;
-        without it they learn the sizes from the replies.
+        ``num_examples(context) -> int``: how many training examples the client has, for rules that
+        weigh clients by size from the first round on; else they learn it from the replies.
     noise : SketchNoise, optional (default: None)
-        Clip each summary and add noise to it before it leaves. A request for the loss, which it is
-        not for, is then an error.
+        Clip each summary and add noise to it before it leaves.
     restore_state : bool (default: False)
         For an app that keeps something in ``context.state``: after a pre-round it is put back to
         what it was, and a client that is chosen then has the state that its training left. So only
@@ -78,10 +73,9 @@ class SummaryMod:
 
     Notes
     -----
-    Every client that is asked trains, and keeps its update in ``context.state`` under names
-    that begin with ``pncs-kept`` until it is chosen or hears of the next round. On a client, that
-    is one model more; a simulation holds the states of all its clients, so it holds a model for
-    each one that was asked.
+    Every client that is asked trains, and keeps its update in ``context.state`` under names that
+    begin with ``pncs-kept`` until it is chosen or hears of the next round. A simulation, which
+    holds the states of all its clients, so holds a model for each one that was asked.
 
     Examples
     --------
@@ -122,46 +116,31 @@ class SummaryMod:
         if phase == INTRODUCE:
             drop_kept(context.state)  # a run may hold several strategies, each with a round 1
             return self._introduce(message, context)
-        # An update is kept for the round that its pre-round leads to. The state may outlive that,
-        # and the same round may have asked before with another message.
-        ticket = str(marker.get(TICKET, ""))
         if phase == SUMMARIZE:
             drop_kept(context.state)
             with restored(context.state) if self._restore_state else nullcontext():
-                return self._summarize(message, context, call_next, marker, ticket)
+                return self._summarize(message, context, call_next, marker)
         if phase == TRAIN:
-            kept = take_kept(context.state, ticket)
-            if kept is not None:
-                return Message(kept, reply_to=message)
-            if marker.get(KEPT):
-                lost = RecordDict({MARKER: ConfigRecord({LOST: True})})
-                return Message(lost, reply_to=message)
-            return call_app(message, context, call_next)
+            kept = take_kept(context.state, str(marker.get(TICKET, "")))
+            if kept is None and marker.get(KEPT):
+                kept = RecordDict({MARKER: ConfigRecord({LOST: True})})
+            if kept is None:
+                return call_app(message, context, call_next)
+            return Message(kept, reply_to=message)
         raise ValueError(
             f"unknown phase {phase!r}: this client knows {INTRODUCE!r}, {SUMMARIZE!r} and "
             f"{TRAIN!r}; do the server and the client have the same release of pncs-flower?"
         )
 
     def _summarize(
-        self,
-        message: Message,
-        context: Context,
-        call_next: App,
-        marker: ConfigRecord,
-        ticket: str,
+        self, message: Message, context: Context, call_next: App, marker: ConfigRecord
     ) -> Message:
         request = SummaryRequest.from_config(marker)
+        if self._noise is not None:
+            self._noise.check_request(request)
         if request.kind == "loss":
-            if self._noise is not None:
-                raise ValueError(
-                    "the strategy asks for the loss, but this client sends nothing without noise, "
-                    "and its noise is for sketches: use a rule that asks for sketches or for "
-                    "nothing, or leave noise= out"
-                )
             return _loss(message, context, call_next, request)
         sketch = parse_sketch(request.sketch)
-        if self._noise is not None:
-            self._noise.check_sketch(sketch)
         # The records are the app's, which may put its update in place of the weights in them.
         weights = _only_arrays(message.content, "the training message").copy()
         layers = choose_layers(weights, request.layers)
@@ -177,7 +156,9 @@ class SummaryMod:
                 return reply
             update = _only_arrays(reply.content, "the reply of the app's train function")
             check_update(update, weights)
-            keep(context.state, ticket, reply.content)
+            # For the round that this pre-round leads to: the state may outlive that, and the same
+            # round may have asked before with another message.
+            keep(context.state, str(marker.get(TICKET, "")), reply.content)
 
             def values(name: str) -> np.ndarray:
                 return local_change(weights[name].numpy(), update[name].numpy())
