@@ -5,7 +5,7 @@ server refuses such an update too, but only when the client has been chosen for 
 seemed to say.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -13,54 +13,54 @@ from flwr.app import Array, ArrayRecord
 __all__ = ["check_gradient", "check_update"]
 
 _SHOWN = 3
-_NAMES_SHOWN = 8
 
 
 def check_update(update: ArrayRecord, weights: ArrayRecord) -> None:
-    """Raise ValueError unless an update has all arrays of the model and no other.
-
-    Bytes may be more or fewer, as those of a tree ensemble are.
-    """
-    extra = [name for name in update if name not in weights]
-    _compare(update, weights, list(weights), extra, "the reply of the app's train function")
+    """Raise ValueError unless an update has all arrays of the model and no other."""
+    new = [repr(name) for name in update if name not in weights]
+    _compare(update, weights, list(weights), new, "the reply of the app's train function")
 
 
-def check_gradient(gradient: object, weights: ArrayRecord, names: Iterable[str]) -> ArrayRecord:
+def check_gradient(gradient: object, weights: ArrayRecord, names: Sequence[str]) -> ArrayRecord:
     """Return a gradient if it has an array like the model's for each one of the names."""
     if not isinstance(gradient, ArrayRecord):
         raise TypeError(
             f"the gradient function returned {type(gradient).__name__}, but must return an "
             "ArrayRecord with the names of the model's arrays"
         )
-    _compare(gradient, weights, list(names), [], "the gradient function's result")
+    _compare(gradient, weights, names, [], "the gradient function's result")
     return gradient
 
 
 def _compare(
     given: Mapping[str, Array],
     weights: Mapping[str, Array],
-    names: list[str],
-    extra: list[str],
+    names: Sequence[str],
+    new: list[str],
     what: str,
 ) -> None:
-    missing = [name for name in names if name not in given]
-    if missing or extra:
-        problems = [f"it lacks {name!r}" for name in missing[:1]]
-        problems += [f"{name!r} is new" for name in extra[:1]]
+    missing = [repr(name) for name in names if name not in given]
+    problems = [f"it lacks {_some(missing)}"] if missing else []
+    problems += [f"{_some(new)} is new"] if new else []
+    if not problems:
+        others = ((name, _otherness(given[name], weights[name])) for name in names)
+        odd = [f"{name!r} is {other}" for name, other in others if other]
+        problems = [_some(odd)] if odd else []
+    if problems:
         raise ValueError(
-            f"{what} has the arrays {_some(given)}, but the model that it was sent has "
-            f"{_some(weights)}: {' and '.join(problems)}"
+            f"{what} has other arrays than the model that it was sent: {' and '.join(problems)}"
         )
-    forms = {name: (_form(given[name]), _form(weights[name])) for name in names}
-    odd = [name for name, (one, other) in forms.items() if not _alike(*one, *other)]
-    if odd:
-        told = "; ".join(
-            f"{name!r} is {dtype} of shape {shape}, in the model {wanted} of {wanted_shape}"
-            for name in odd[:_SHOWN]
-            for (dtype, shape), (wanted, wanted_shape) in [forms[name]]
-        )
-        more = f"; and {len(odd) - _SHOWN} more" if len(odd) > _SHOWN else ""
-        raise ValueError(f"{what} has other arrays than the model that it was sent: {told}{more}")
+
+
+def _otherness(given: Array, wanted: Array) -> str:
+    """Say how an array is of another kind or shape than the model's; nothing if it is not."""
+    dtype, shape = _form(given)
+    wanted_dtype, wanted_shape = _form(wanted)
+    # Bytes may be more or fewer, as those of a tree ensemble are.
+    may_grow = wanted_dtype == "uint8" and len(shape) == len(wanted_shape) == 1
+    if _kind(dtype) == _kind(wanted_dtype) and (shape == wanted_shape or may_grow):
+        return ""
+    return f"{dtype} of shape {shape}, in the model {wanted_dtype} of {wanted_shape}"
 
 
 def _form(array: Array) -> tuple[str, tuple[int, ...]]:
@@ -71,13 +71,6 @@ def _form(array: Array) -> tuple[str, tuple[int, ...]]:
     return str(values.dtype), values.shape
 
 
-def _alike(given: str, shape: tuple[int, ...], wanted: str, wanted_shape: tuple[int, ...]) -> bool:
-    if _kind(given) != _kind(wanted):
-        return False
-    bytes_may_grow = wanted == "uint8" and len(shape) == len(wanted_shape) == 1
-    return shape == wanted_shape or bytes_may_grow
-
-
 def _kind(dtype: str) -> str:
     """Return what an array holds: all precisions of floating point are one."""
     try:
@@ -86,7 +79,6 @@ def _kind(dtype: str) -> str:
         return dtype
 
 
-def _some(names: Iterable[str]) -> str:
-    known = list(names)
-    more = f", ... ({len(known)} in all)" if len(known) > _NAMES_SHOWN else ""
-    return (", ".join(known[:_NAMES_SHOWN]) or "(none)") + more
+def _some(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return ", ".join(texts[:_SHOWN]) + more

@@ -78,19 +78,18 @@ def pytorch_client(
         precision = str(context.run_config.get("precision", "float32"))
         return model.to(device), (inputs.to(device), targets.to(device)), seed, precision
 
-    def num_examples(context: Context) -> int:
-        return len(load_examples(context)[0])
-
-    @_reproducibly
     def gradient(message: Message, context: Context) -> ArrayRecord:
         model, examples, seed, precision = prepare(message, context)
         values = full_batch_gradient(model, examples, seed, loss_function, precision)
         return ArrayRecord({name: value.cpu() for name, value in values.items()})
 
-    app = ClientApp(mods=[SummaryMod(gradient=gradient, num_examples=num_examples)])
+    mod = SummaryMod(
+        gradient=lambda message, context: _reproducibly(message, context, gradient),
+        num_examples=lambda context: len(load_examples(context)[0]),
+    )
+    app = ClientApp(mods=[mod, _reproducibly])
 
     @app.train()
-    @_reproducibly
     def train(message: Message, context: Context) -> Message:
         model, examples, seed, precision = prepare(message, context)
         training = LocalTraining.from_context(context)
@@ -102,7 +101,6 @@ def pytorch_client(
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
     @app.evaluate()
-    @_reproducibly
     def evaluate(message: Message, context: Context) -> Message:
         model, (inputs, targets), seed, precision = prepare(message, context)
         size = len(inputs)
@@ -119,13 +117,10 @@ def pytorch_client(
 
 
 def _reproducibly(
-    compute: Callable[[Message, Context], _Answer],
-) -> Callable[[Message, Context], _Answer]:
-    def computed(message: Message, context: Context) -> _Answer:
-        with reproducible(int(context.run_config.get("threads", 1))):
-            return compute(message, context)
-
-    return computed
+    message: Message, context: Context, compute: Callable[[Message, Context], _Answer]
+) -> _Answer:
+    with reproducible(int(context.run_config.get("threads", 1))):
+        return compute(message, context)
 
 
 def _number(message: Message, name: str) -> int:
@@ -143,10 +138,10 @@ class _LastParsed:
 
     def state(self, arrays: ArrayRecord) -> Mapping[str, Tensor]:
         """Return the record's tensors, which must not be written to."""
-        known = len(arrays) == len(self._arrays) and list(arrays) == list(self._state)
-        if not known or any(
-            ref() is not array for ref, array in zip(self._arrays, arrays.values(), strict=True)
-        ):
+        known = list(arrays) == list(self._state) and all(
+            ref() is array for ref, array in zip(self._arrays, arrays.values(), strict=True)
+        )
+        if not known:
             self._arrays = [weakref.ref(array) for array in arrays.values()]
             self._state = arrays.to_torch_state_dict()
         return self._state

@@ -145,8 +145,14 @@ class SummaryMod:
         weights = _only_arrays(message.content, "the training message").copy()
         layers = choose_layers(weights, request.layers)
         if request.kind == "gradient":
+            if self._gradient is None:
+                raise ValueError(
+                    "the strategy asks for the gradient at the current weights, which this app "
+                    "cannot give: use SummaryMod(gradient=...) in place of summary_mod, or "
+                    "summary='update' on the server"
+                )
             names = [name for arrays in layers.values() for name in arrays]
-            gradient = check_gradient(self._compute_gradient(message, context), weights, names)
+            gradient = check_gradient(self._gradient(message, context), weights, names)
 
             def values(name: str) -> np.ndarray:
                 return gradient[name].numpy()
@@ -195,15 +201,6 @@ class SummaryMod:
                 problem = f"num_examples(context) raised {type(error).__name__}: {error}"
                 answer = ConfigRecord({PROBLEM: problem})
         return Message(RecordDict({MARKER: answer}), reply_to=message)
-
-    def _compute_gradient(self, message: Message, context: Context) -> ArrayRecord:
-        if self._gradient is None:
-            raise ValueError(
-                "the strategy asks for the gradient at the current weights, which this app cannot "
-                "give: use SummaryMod(gradient=...) in place of summary_mod, or summary='update' "
-                "on the server"
-            )
-        return self._gradient(message, context)
 
 
 summary_mod = SummaryMod()

@@ -108,8 +108,7 @@ def full_batch_gradient(
     _seed(seed, device)
     model.train()
     model.zero_grad()
-    pieces = Pieces(model, examples)
-    for loss, count in _losses(model, examples, pieces, loss_function, precision):
+    for loss, count in _losses(model, examples, Pieces(model, examples), loss_function, precision):
         (loss * (count / size)).backward()
     gradient = {
         name: parameter.grad
@@ -132,8 +131,7 @@ def mean_loss(
     """Return the mean loss over examples, with the model in evaluation mode."""
     model.eval()
     total = torch.zeros((), device=examples[0].device)
-    pieces = Pieces(model, examples)
-    for loss, count in _losses(model, examples, pieces, loss_function, precision):
+    for loss, count in _losses(model, examples, Pieces(model, examples), loss_function, precision):
         total += loss * count
     return float(total) / len(examples[0])
 
@@ -210,14 +208,10 @@ class Pieces:
 
 
 def _losses(
-    model: nn.Module,
-    examples: Examples,
-    pieces: Pieces,
-    loss_function: LossFunction,
-    precision: str,
+    model: nn.Module, some: Examples, pieces: Pieces, loss_function: LossFunction, precision: str
 ) -> Iterator[tuple[Tensor, int]]:
-    """Yield the mean loss of each piece of the examples, and how many are in it."""
-    for inputs, targets in pieces.of(examples):
+    """Yield the mean loss of each piece of some examples, and how many are in it."""
+    for inputs, targets in pieces.of(some):
         with compute_in(precision, inputs.device):
             loss = loss_function(model(inputs), targets)
         yield loss, len(inputs)
