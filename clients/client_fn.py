@@ -4,14 +4,14 @@ Such an app expects records under fixed names (``fitins.parameters``, ...), whic
 strategies send. What comes back is renamed in the same way.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 __all__ = ["App", "call_app", "named"]
 
+# What a mod calls to hand a message on: the mods behind it, and at last the app.
 App = Callable[[Message, Context], Message]
-"""What a mod calls to hand a message on: the mods behind it, and at last the app."""
 
 _STATE = "pncs-client-fn"
 # What the older kind of app calls an instruction and its result, by message type.
@@ -21,26 +21,26 @@ _STATUS_OK = 0
 
 def call_app(message: Message, context: Context, app: App) -> Message:
     """Call an app of either kind with a message of a message-based strategy."""
-    if message.metadata.message_type not in _NAMES:
+    names = _NAMES.get(message.metadata.message_type)
+    if names is None:
         return app(message, context)
-    instruction, _ = _NAMES[message.metadata.message_type]
     if _STATE not in context.state:
         try:
             return app(message, context)
         except KeyError as error:
             # Only the handler of `client_fn` looks for this name, before it calls the client.
-            if error.args != (f"{instruction}.parameters",):
+            if error.args != (f"{names[0]}.parameters",):
                 raise
             # The next message may meet a new process.
             context.state[_STATE] = ConfigRecord({"detected": True})
-    return _call_client_fn(message, context, app)
+    return _call_client_fn(message, context, app, *names)
 
 
-def _call_client_fn(message: Message, context: Context, app: App) -> Message:
-    instruction, result = _NAMES[message.metadata.message_type]
-    content = message.content
-    (name, arrays), *more = content.array_records.items()
-    configs = list(content.config_records.values())
+def _call_client_fn(
+    message: Message, context: Context, app: App, instruction: str, result: str
+) -> Message:
+    (name, weights), *more = message.content.array_records.items()
+    configs = list(message.content.config_records.values())
     if more or len(configs) > 1:
         raise ValueError(
             "a client_fn app takes one array record and one config record, but the message has "
@@ -48,7 +48,7 @@ def _call_client_fn(message: Message, context: Context, app: App) -> Message:
         )
     message.content = RecordDict(
         {
-            f"{instruction}.parameters": arrays,
+            f"{instruction}.parameters": weights,
             f"{instruction}.config": configs[0] if configs else ConfigRecord(),
         }
     )
@@ -74,13 +74,12 @@ def _call_client_fn(message: Message, context: Context, app: App) -> Message:
         metrics["loss"] = answer.metric_records[f"{result}.loss"]["loss"]
     if f"{result}.parameters" in answer.array_records:
         update = answer.array_records[f"{result}.parameters"]
-        records[name] = named(arrays, list(update.values()))
+        records[name] = named(weights, list(update.values()))
     return Message(records, reply_to=message)
 
 
-def named(names: Iterable[str], arrays: list[Array]) -> ArrayRecord:
+def named(weights: ArrayRecord, arrays: list[Array]) -> ArrayRecord:
     """Return what fit() returned under the model's names, which the older kind does not know."""
-    known = list(names)
-    if len(arrays) != len(known):
-        raise ValueError(f"fit() returned {len(arrays)} arrays, but the model has {len(known)}")
-    return ArrayRecord(dict(zip(known, arrays, strict=True)))
+    if len(arrays) != len(weights):
+        raise ValueError(f"fit() returned {len(arrays)} arrays, but the model has {len(weights)}")
+    return ArrayRecord(dict(zip(weights, arrays, strict=True)))

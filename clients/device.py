@@ -1,13 +1,10 @@
 """Where a PyTorch client computes: on the device that it was given, never on another's."""
 
-import gc
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
-__all__ = ["choose_device", "compute_in", "granted_gpus", "reproducible"]
+__all__ = ["choose_device", "compute_in", "granted_gpus"]
 
 
 def granted_gpus() -> list[str] | None:
@@ -38,18 +35,15 @@ def choose_device(wanted: str = "auto") -> torch.device:
     given = torch.cuda.is_available() if granted is None else bool(granted)
     if wanted == "auto" and not given:
         return torch.device("cpu")
-    if not given or not torch.cuda.is_available():
-        reason = (
-            f"Ray gave it {f'GPU {granted[0]}' if granted else 'none'}"
-            if granted is not None
-            else "it is not in a Ray worker"
-        )
-        raise RuntimeError(
-            f"this client wants a GPU (device={wanted!r}), but has none: {reason}, and PyTorch "
-            f"sees {torch.cuda.device_count()}. Set device='cpu', or give each client a share of "
-            "a GPU (client-resources-num-gpus) on a machine that has one"
-        )
-    return torch.device("cuda")
+    if given and torch.cuda.is_available():
+        return torch.device("cuda")
+    grant = f"Ray gave it {f'GPU {granted[0]}' if granted else 'none'}"
+    raise RuntimeError(
+        f"this client wants a GPU (device={wanted!r}), but has none: "
+        f"{'it is not in a Ray worker' if granted is None else grant}, and PyTorch sees "
+        f"{torch.cuda.device_count()}. Set device='cpu', or give each client a share of a GPU "
+        "(client-resources-num-gpus) on a machine that has one"
+    )
 
 
 def compute_in(precision: str, device: torch.device) -> torch.autocast:
@@ -61,26 +55,3 @@ def compute_in(precision: str, device: torch.device) -> torch.autocast:
     if precision not in ("float32", "bfloat16"):
         raise ValueError(f"precision is {precision!r}, but must be 'float32' or 'bfloat16'")
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
-
-
-@contextmanager
-def reproducible(threads: int) -> Iterator[None]:
-    """Fix what a sum's last bits depend on, and leave the process and the GPU as they were.
-
-    PyTorch would keep the GPU's memory for this process, and the clients that share it are
-    processes. What was computed inside must be out of use at the end: call a function in it.
-    """
-    cudnn = torch.backends.cudnn
-    before = torch.get_num_threads(), torch.get_rng_state(), cudnn.deterministic, cudnn.benchmark
-    if threads > 0:
-        torch.set_num_threads(threads)
-    cudnn.deterministic, cudnn.benchmark = True, False  # it would choose by time
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before[0])
-        torch.set_rng_state(before[1])
-        cudnn.deterministic, cudnn.benchmark = before[2:]
-        if torch.cuda.is_initialized():
-            gc.collect()
-            torch.cuda.empty_cache()

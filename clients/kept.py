@@ -13,16 +13,15 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 __all__ = ["drop_kept", "keep", "restored", "take_kept"]
 
 _OURS = "pncs-"  # what the library itself has in a state
-_TICKET = f"{_OURS}kept"
-_UPDATE = f"{_TICKET}/"
-_AFTER = f"{_TICKET}-state/"  # the app's state, as the training has left it
+_KEPT = f"{_OURS}kept"  # the record with the ticket
+_UPDATE = f"{_KEPT}/"
+_AFTER = f"{_KEPT}-state/"  # the app's state, as the training has left it
 
 
 def keep(state: RecordDict, ticket: str, update: RecordDict) -> None:
     """Keep an update under its pre-round's ticket."""
-    state[_TICKET] = ConfigRecord({"ticket": ticket})
-    for name, record in update.items():
-        state[_UPDATE + name] = record
+    state[_KEPT] = ConfigRecord({"ticket": ticket})
+    state.update({_UPDATE + name: record for name, record in update.items()})
 
 
 def take_kept(state: RecordDict, ticket: str) -> RecordDict | None:
@@ -30,22 +29,21 @@ def take_kept(state: RecordDict, ticket: str) -> RecordDict | None:
 
     The app's state becomes what the training left, if that was set aside.
     """
-    stored = state.config_records.get(_TICKET)
+    stored = state.config_records.get(_KEPT)
     update = None
     if stored is not None and ticket and stored["ticket"] == ticket:
         update = _under(state, _UPDATE)
         removed = stored.get("removed", [])
         for name in removed if isinstance(removed, list) else []:
             state.pop(str(name), None)
-        for name, record in _under(state, _AFTER).items():
-            state[name] = record
+        state.update(_under(state, _AFTER))
     drop_kept(state)
     return update
 
 
 def drop_kept(state: RecordDict) -> None:
     """Forget the update kept, so that its memory is free."""
-    for name in [n for n in state if n == _TICKET or n.startswith((_UPDATE, _AFTER))]:
+    for name in [name for name in state if name.startswith(_KEPT)]:
         del state[name]
 
 
@@ -53,8 +51,7 @@ def drop_kept(state: RecordDict) -> None:
 def restored(state: RecordDict) -> Iterator[None]:
     """Put the app's part of a state back to what it was, for a client that may not be chosen.
 
-    What the training has made of it stays beside the kept update, if there is one, and comes back
-    with it.
+    What the training has made of it stays beside the kept update, if any, and comes back with it.
     """
     # The values of arrays are bytes, which nobody changes; the lists of other records are not.
     before = {
@@ -69,14 +66,12 @@ def restored(state: RecordDict) -> Iterator[None]:
         changed = {n: r for n, r in after.items() if n not in before or r != before[n]}
         for name in changed:
             del state[name]
-        for name in [*removed, *(n for n in changed if n in before)]:
-            state[name] = before[name]
-        stored = state.config_records.get(_TICKET)
+        state.update({name: record for name, record in before.items() if name not in state})
+        stored = state.config_records.get(_KEPT)
         if stored is not None:
             if removed:
                 stored["removed"] = removed
-            for name, record in changed.items():
-                state[_AFTER + name] = record
+            state.update({_AFTER + name: record for name, record in changed.items()})
 
 
 def _own(state: RecordDict) -> RecordDict:

@@ -11,6 +11,7 @@ from copy import copy
 from logging import ERROR
 from typing import Any
 
+from flwr import common
 from flwr.app import (
     Array,
     ArrayRecord,
@@ -23,21 +24,7 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.client import Client
-from flwr.common import (
-    Code,
-    EvaluateIns,
-    EvaluateRes,
-    FitIns,
-    FitRes,
-    GetParametersIns,
-    GetParametersRes,
-    GetPropertiesIns,
-    GetPropertiesRes,
-    Parameters,
-    Status,
-    bytes_to_ndarray,
-    log,
-)
+from flwr.common import Code, Parameters, Status
 
 from pncs_flower.properties import pack_properties, unpack_properties
 from pncs_flower.protocol import LOSS, MARKER, NUM_EXAMPLES, SUMMARY
@@ -55,8 +42,8 @@ _TTL = 3600.0
 class SummaryClient(Client):
     """Answer the pre-round of an older server on behalf of a client, which stays as it is.
 
-    Mods of the app lie outside: the summary is that of the update before they clip it or add noise
-    to it.
+    In a ``client_fn``: ``return SummaryClient(MyClient().to_client(), context)``. Mods of the app
+    lie outside: the summary is that of the update before they clip it or add noise to it.
 
     Parameters
     ----------
@@ -65,23 +52,11 @@ class SummaryClient(Client):
     context : Context, optional (default: None)
         What Flower hands to ``client_fn``. The kept update lies in its state.
     name : str, optional (default: None)
-        The client's own name, where there is no context that has one: `start_client` gives all
-        of its clients the same.
+        The client's own name, needed where there is no context, since `start_client` gives all of
+        its clients the same.
     mod : SummaryMod (default: summary_mod)
         What computes the summary, perhaps with a gradient of the app's own, or noise. Its gradient
         function gets a message with the records ``"arrays"`` and ``"config"``.
-
-    Raises
-    ------
-    TypeError
-        If the client is no `Client`, or neither a context nor a name is given.
-
-    Examples
-    --------
-    In a ``client_fn``, and with ``start_client``::
-
-        return SummaryClient(MyClient().to_client(), context)  # was: MyClient().to_client()
-        start_client(server_address=..., client=SummaryClient(MyClient().to_client(), name="a"))
     """
 
     def __init__(
@@ -107,7 +82,7 @@ class SummaryClient(Client):
         if name is not None:
             self._context.node_config = {"name": name}
 
-    def get_properties(self, ins: GetPropertiesIns) -> GetPropertiesRes:
+    def get_properties(self, ins: common.GetPropertiesIns) -> common.GetPropertiesRes:
         """Answer the pre-round; any other question is for the app's client."""
         unpacked = unpack_properties(ins.config)
         if unpacked is None:
@@ -118,17 +93,18 @@ class SummaryClient(Client):
             content = self._answer(kind, marker, config, arrays)
         # With start_client, an exception would end the client. The server is told what happened.
         except Exception as error:
-            log(ERROR, "The pre-round failed.", exc_info=error)
+            common.log(ERROR, "The pre-round failed.", exc_info=error)
             reason = f"{type(error).__name__}: {error}"
-            return GetPropertiesRes(Status(Code.GET_PROPERTIES_NOT_IMPLEMENTED, reason), {})
+            return common.GetPropertiesRes(Status(Code.GET_PROPERTIES_NOT_IMPLEMENTED, reason), {})
+        summary = content.array_records.get(SUMMARY, ArrayRecord())
         answer = pack_properties(
             content.config_records.get(MARKER, {}),
-            {name: array.data for name, array in content.array_records.get(SUMMARY, {}).items()},
+            {name: array.data for name, array in summary.items()},
             {},
         )
-        return GetPropertiesRes(Status(Code.OK, ""), answer)
+        return common.GetPropertiesRes(Status(Code.OK, ""), answer)
 
-    def fit(self, ins: FitIns) -> FitRes:
+    def fit(self, ins: common.FitIns) -> common.FitRes:
         """Return the update that was kept in this round's pre-round, or train."""
         unpacked = unpack_properties(ins.config)
         if unpacked is None:
@@ -138,19 +114,16 @@ class SummaryClient(Client):
         try:
             content = self._answer(MessageType.TRAIN, marker, config, arrays)
         except _FailedError as failure:
-            return FitRes(failure.status, Parameters([], _NUMPY), 0, {})
-        return FitRes(
-            Status(Code.OK, ""),
-            _parameters(content),
-            int(str(content.metric_records["metrics"][NUM_EXAMPLES])),
-            _scalars(content, _METRICS),
-        )
+            return common.FitRes(failure.status, Parameters([], _NUMPY), 0, {})
+        num_examples = int(str(content.metric_records["metrics"][NUM_EXAMPLES]))
+        metrics = _scalars(content, _METRICS)
+        return common.FitRes(Status(Code.OK, ""), _parameters(content), num_examples, metrics)
 
-    def get_parameters(self, ins: GetParametersIns) -> GetParametersRes:
+    def get_parameters(self, ins: common.GetParametersIns) -> common.GetParametersRes:
         """Have the app's client answer."""
         return self._client.get_parameters(ins)
 
-    def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
+    def evaluate(self, ins: common.EvaluateIns) -> common.EvaluateRes:
         """Have the app's client evaluate."""
         return self._client.evaluate(ins)
 
@@ -188,11 +161,11 @@ class SummaryClient(Client):
         """Have the app's client train or evaluate, as the app of a message strategy would."""
         parameters, config = _parameters(message.content), _scalars(message.content, "config")
         if message.metadata.message_type == MessageType.EVALUATE:
-            evaluated = self._client.evaluate(EvaluateIns(parameters, config))
+            evaluated = self._client.evaluate(common.EvaluateIns(parameters, config))
             _check(evaluated.status)
             metrics = MetricRecord({LOSS: evaluated.loss, NUM_EXAMPLES: evaluated.num_examples})
             return Message(RecordDict({"metrics": metrics}), reply_to=message)
-        trained = self._client.fit(FitIns(parameters, config))
+        trained = self._client.fit(common.FitIns(parameters, config))
         _check(trained.status)
         update = [_array(data) for data in trained.parameters.tensors]
         content = RecordDict(
@@ -219,7 +192,7 @@ def _check(status: Status) -> None:
 
 
 def _array(data: bytes) -> Array:
-    values = bytes_to_ndarray(data)
+    values = common.bytes_to_ndarray(data)
     return Array(dtype=str(values.dtype), shape=values.shape, stype=_NUMPY, data=data)
 
 

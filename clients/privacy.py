@@ -36,16 +36,11 @@ class SketchNoise:
     clip_norm : float
         Largest L2 norm of a summary, above 0.
     noise_multiplier : float
-        Standard deviation of the noise over the largest difference of two summaries, above 0.
+        Standard deviation of the noise over the largest difference of two summaries, above 0; with
+        either, a summary has to fit into float32.
     secret : int, optional
         Seed of the noise, for tests and simulations: whoever knows it can work out all noise, and
         so perhaps can who sees much of it (NumPy's PCG64). None takes the system's randomness.
-
-    Raises
-    ------
-    ValueError
-        If the clip norm or the multiplier is not finite and above 0, or so are not the standard
-        deviation and the largest noise in float32.
 
     Notes
     -----
@@ -61,9 +56,8 @@ class SketchNoise:
     def __post_init__(self) -> None:
         for name in ("clip_norm", "noise_multiplier"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not (
-                isinstance(value, (int, float, np.number)) and 0 < value < math.inf
-            ):
+            is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+            if not (is_number and 0 < value < math.inf):
                 raise ValueError(f"{name} is {value!r}, but must be a finite number above 0")
         most = _FLOAT32_MAX / (2 * _MOST_DEVIATIONS)
         if not 0 < self.standard_deviation <= most or self.clip_norm > most:
@@ -81,12 +75,7 @@ class SketchNoise:
     def epsilon(self, delta: float, rounds: int = 1) -> float:
         """Return the ε of so many summaries, one a round, by Google's accounting (dp-accounting).
 
-        Raises
-        ------
-        ValueError
-            If ``delta`` is not between 0 and 1, or ``rounds`` is below 1.
-        ModuleNotFoundError
-            If dp-accounting is not installed: ``pip install "pncs-flower[privacy]"``.
+        It needs ``pip install "pncs-flower[privacy]"``, else it raises ModuleNotFoundError.
         """
         if not 0 < delta < 1:
             raise ValueError(f"delta is {delta}, but must be above 0 and below 1")
@@ -144,9 +133,8 @@ class SketchNoise:
                     "cannot be clipped, and nothing of it is sent: has the training diverged?"
                 )
         # In float64 the square of no float32 overflows or vanishes.
-        norm = math.sqrt(
-            sum(float(np.square(s, dtype=np.float64).sum()) for s in sketches.values())
-        )
+        squares = [float(np.square(s, dtype=np.float64).sum()) for s in sketches.values()]
+        norm = math.sqrt(sum(squares))
         scale = min(1.0, self.clip_norm / norm) if norm > 0 else 1.0
         draw = _system_normal
         if self.secret is not None:

@@ -1,5 +1,6 @@
 """The reference PyTorch client: an app that trains, evaluates and answers every pre-round."""
 
+import gc
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -13,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from pncs_flower.protocol import LOSS, MAX_EXAMPLES, NUM_EXAMPLES
 from pncs_flower.randomness import derive_seed
 
-from .device import choose_device, reproducible
+from .device import choose_device
 from .summary import SummaryMod, client_key
 from .training import (
     Examples,
@@ -39,8 +40,8 @@ def pytorch_client(
     The run config's ``lr``, ``momentum``, ``local-epochs`` and ``batch-size`` say how it trains
     (`LocalTraining`), ``device`` where (`choose_device`), ``precision`` in what forward passes
     compute (``"float32"``, the default, or ``"bfloat16"``), ``seed`` fixes all randomness together
-    with the round and the client's key, and ``threads`` (default: 1) how many CPU threads take
-    part: float sums depend on it, so bits match only where it is the same. 0 leaves it to PyTorch.
+    with the round and the client's key, and ``threads`` (default: 1; 0 leaves it to PyTorch) how
+    many CPU threads take part: float sums depend on it, so bits match only where it is the same.
 
     Parameters
     ----------
@@ -119,8 +120,23 @@ def pytorch_client(
 def _reproducibly(
     message: Message, context: Context, compute: Callable[[Message, Context], _Answer]
 ) -> _Answer:
-    with reproducible(int(context.run_config.get("threads", 1))):
+    """Fix what a sum's last bits depend on, and leave the process and the GPU as they were."""
+    cudnn = torch.backends.cudnn
+    before = torch.get_num_threads(), torch.get_rng_state(), cudnn.deterministic, cudnn.benchmark
+    threads = int(context.run_config.get("threads", 1))
+    if threads > 0:
+        torch.set_num_threads(threads)
+    cudnn.deterministic, cudnn.benchmark = True, False  # it would choose by time
+    try:
         return compute(message, context)
+    finally:
+        torch.set_num_threads(before[0])
+        torch.set_rng_state(before[1])
+        cudnn.deterministic, cudnn.benchmark = before[2:]
+        # PyTorch would keep the memory for this process, and those who share a GPU are processes.
+        if torch.cuda.is_initialized():
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
 def _number(message: Message, name: str) -> int:

@@ -102,7 +102,8 @@ def full_batch_gradient(
 ) -> dict[str, Tensor]:
     """Return the gradient of the mean loss, by the names of the model's state.
 
-    It is zero for what is not trained. Weights stay as they are, running statistics do not.
+    It is zero for what is not trained, and under both names of tied weights. Weights stay as they
+    are, running statistics do not.
     """
     size, device = len(examples[0]), examples[0].device
     _seed(seed, device)
@@ -110,14 +111,9 @@ def full_batch_gradient(
     model.zero_grad()
     for loss, count in _losses(model, examples, Pieces(model, examples), loss_function, precision):
         (loss * (count / size)).backward()
-    gradient = {
-        name: parameter.grad
-        for name, parameter in model.named_parameters(remove_duplicate=False)  # tied: under both
-        if parameter.grad is not None
-    }
     return {
-        name: gradient.get(name, torch.zeros_like(entry))
-        for name, entry in model.state_dict().items()
+        name: torch.zeros_like(entry) if entry.grad is None else entry.grad
+        for name, entry in model.state_dict(keep_vars=True).items()
     }
 
 
@@ -166,10 +162,9 @@ class Pieces:
         sizes = [size] * whole + [rest] * bool(rest)
         if 1 in sizes and self._refuses_one:
             if 1 in (count, size):
-                problem, remedy = (
-                    ("there is one example", "leave this client out (eligible=)")
-                    if count == 1
-                    else ("batch-size is 1", "set it to 2 or more")
+                problem = "there is one example" if count == 1 else "batch-size is 1"
+                remedy = (
+                    "leave this client out (eligible=)" if count == 1 else "set it to 2 or more"
                 )
                 raise ValueError(
                     f"{problem}, but the model's batch normalization needs two values or more of "
