@@ -5,51 +5,28 @@ server refuses such an update too, but only when the client has been chosen for 
 seemed to say.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-__all__ = ["check_gradient", "check_update"]
+__all__ = ["check_form"]
 
 _SHOWN = 3
 
 
-def check_update(update: ArrayRecord, weights: ArrayRecord) -> None:
-    """Raise ValueError unless an update has all arrays of the model and no other."""
-    new = [repr(name) for name in update if name not in weights]
-    _compare(update, weights, list(weights), new, "the reply of the app's train function")
-
-
-def check_gradient(gradient: object, weights: ArrayRecord, names: Sequence[str]) -> ArrayRecord:
-    """Return a gradient if it has an array like the model's for each one of the names."""
-    if not isinstance(gradient, ArrayRecord):
-        raise TypeError(
-            f"the gradient function returned {type(gradient).__name__}, but must return an "
-            "ArrayRecord with the names of the model's arrays"
-        )
-    _compare(gradient, weights, names, [], "the gradient function's result")
-    return gradient
-
-
-def _compare(
-    given: Mapping[str, Array],
-    weights: Mapping[str, Array],
-    names: Sequence[str],
-    new: list[str],
-    what: str,
-) -> None:
+def check_form(given: ArrayRecord, weights: ArrayRecord, names: Collection[str], what: str) -> None:
+    """Raise ValueError unless the arrays of these names are like the model's."""
     missing = [repr(name) for name in names if name not in given]
-    problems = [f"it lacks {_some(missing)}"] if missing else []
-    problems += [f"{_some(new)} is new"] if new else []
-    if not problems:
+    new = [repr(name) for name in names if name not in weights]
+    if missing or new:
+        lacks = [f"it lacks {_some(missing)}"] if missing else []
+        problem = " and ".join(lacks + ([f"{_some(new)} is new"] if new else []))
+    else:
         others = ((name, _otherness(given[name], weights[name])) for name in names)
-        odd = [f"{name!r} is {other}" for name, other in others if other]
-        problems = [_some(odd)] if odd else []
-    if problems:
-        raise ValueError(
-            f"{what} has other arrays than the model that it was sent: {' and '.join(problems)}"
-        )
+        problem = _some([f"{name!r} is {other}" for name, other in others if other])
+    if problem:
+        raise ValueError(f"{what} has other arrays than the model that it was sent: {problem}")
 
 
 def _otherness(given: Array, wanted: Array) -> str:

@@ -6,7 +6,6 @@ and then has `fit` return the update that it kept.
 """
 
 import time
-from collections.abc import Mapping
 from copy import copy
 from logging import ERROR
 from typing import Any
@@ -36,7 +35,6 @@ __all__ = ["SummaryClient"]
 
 _NUMPY = "numpy.ndarray"
 _METRICS = "fit-metrics"
-_TTL = 3600.0
 
 
 class SummaryClient(Client):
@@ -96,12 +94,9 @@ class SummaryClient(Client):
             common.log(ERROR, "The pre-round failed.", exc_info=error)
             reason = f"{type(error).__name__}: {error}"
             return common.GetPropertiesRes(Status(Code.GET_PROPERTIES_NOT_IMPLEMENTED, reason), {})
+        told = content.config_records.get(MARKER, {})
         summary = content.array_records.get(SUMMARY, ArrayRecord())
-        answer = pack_properties(
-            content.config_records.get(MARKER, {}),
-            {name: array.data for name, array in summary.items()},
-            {},
-        )
+        answer = pack_properties(told, {name: array.data for name, array in summary.items()}, {})
         return common.GetPropertiesRes(Status(Code.OK, ""), answer)
 
     def fit(self, ins: common.FitIns) -> common.FitRes:
@@ -128,11 +123,7 @@ class SummaryClient(Client):
         return self._client.evaluate(ins)
 
     def _answer(
-        self,
-        message_type: str,
-        marker: Mapping[str, Any],
-        config: Mapping[str, Any],
-        arrays: Mapping[str, bytes],
+        self, kind: str, marker: dict[str, Any], config: dict[str, Any], arrays: dict[str, bytes]
     ) -> RecordDict:
         """Have the mod answer the message that a client of a message strategy would get."""
         content = RecordDict(
@@ -150,8 +141,8 @@ class SummaryClient(Client):
             reply_to_message_id="",
             group_id="",
             created_at=time.time(),
-            ttl=_TTL,
-            message_type=message_type,
+            ttl=3600.0,
+            message_type=kind,
         )
         # There is no task whose message it could be, which only Flower's own keyword can say.
         message = Message(content=content, metadata=metadata)  # type: ignore[call-overload]

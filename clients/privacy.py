@@ -31,6 +31,10 @@ class SketchNoise:
     client, and nothing of it leaves. The full update of a chosen client leaves as it is, unless the
     app clips and noises it too (Flower's ``LocalDpMod``, behind `summary_mod`).
 
+    Each pair of numbers is made of 128 bits of `os.urandom` (Box-Muller, in float64). The (ε, δ)
+    are those of exact real numbers; noise in floating point takes not every real value, which an
+    attacker of last bits may use.
+
     Attributes
     ----------
     clip_norm : float
@@ -41,12 +45,6 @@ class SketchNoise:
     secret : int, optional
         Seed of the noise, for tests and simulations: whoever knows it can work out all noise, and
         so perhaps can who sees much of it (NumPy's PCG64). None takes the system's randomness.
-
-    Notes
-    -----
-    Each pair of numbers is made of 128 bits of `os.urandom` (Box-Muller, in float64). The (ε, δ)
-    are those of exact real numbers; noise in floating point takes not every real value, which an
-    attacker of last bits may use.
     """
 
     clip_norm: float

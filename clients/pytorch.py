@@ -14,16 +14,10 @@ from torch.nn.functional import cross_entropy
 from pncs_flower.protocol import LOSS, MAX_EXAMPLES, NUM_EXAMPLES
 from pncs_flower.randomness import derive_seed
 
+from . import training
 from .device import choose_device
 from .summary import SummaryMod, client_key
-from .training import (
-    Examples,
-    LocalTraining,
-    LossFunction,
-    full_batch_gradient,
-    local_sgd,
-    mean_loss,
-)
+from .training import Examples, LossFunction
 
 __all__ = ["pytorch_client"]
 
@@ -81,7 +75,7 @@ def pytorch_client(
 
     def gradient(message: Message, context: Context) -> ArrayRecord:
         model, examples, seed, precision = prepare(message, context)
-        values = full_batch_gradient(model, examples, seed, loss_function, precision)
+        values = training.full_batch_gradient(model, examples, seed, loss_function, precision)
         return ArrayRecord({name: value.cpu() for name, value in values.items()})
 
     mod = SummaryMod(
@@ -93,8 +87,8 @@ def pytorch_client(
     @app.train()
     def train(message: Message, context: Context) -> Message:
         model, examples, seed, precision = prepare(message, context)
-        training = LocalTraining.from_context(context)
-        loss = local_sgd(model, examples, training, seed, loss_function, precision)
+        how = training.LocalTraining.from_context(context)
+        loss = training.local_sgd(model, examples, how, seed, loss_function, precision)
         arrays = ArrayRecord({name: value.cpu() for name, value in model.state_dict().items()})
         metrics = MetricRecord(
             {NUM_EXAMPLES: len(examples[0]), "uniform-weight": 1.0, "train-loss": loss}
@@ -110,7 +104,7 @@ def pytorch_client(
             order = torch.Generator().manual_seed(seed)
             drawn = torch.randperm(size, generator=order)[:most].to(inputs.device)
             inputs, targets = inputs[drawn], targets[drawn]
-        loss = mean_loss(model, (inputs, targets), loss_function, precision)
+        loss = training.mean_loss(model, (inputs, targets), loss_function, precision)
         metrics = MetricRecord({NUM_EXAMPLES: size, LOSS: loss})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 

@@ -3,31 +3,19 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from logging import ERROR, INFO
+from typing import get_args
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.common import log
 
+from pncs_flower import protocol
 from pncs_flower.layers import choose_layers, local_change
-from pncs_flower.protocol import (
-    INTRODUCE,
-    KEPT,
-    LOSS,
-    LOST,
-    MARKER,
-    MAX_EXAMPLES,
-    NUM_EXAMPLES,
-    PROBLEM,
-    SUMMARIZE,
-    SUMMARY,
-    TICKET,
-    TRAIN,
-    SummaryRequest,
-)
+from pncs_flower.protocol import LOSS, MARKER, NUM_EXAMPLES, SUMMARY, SummaryRequest
 from pncs_flower.sketches import parse_sketch
 
 from .client_fn import App, call_app
-from .form import check_gradient, check_update
+from .form import check_form
 from .kept import drop_kept, keep, restored, take_kept
 from .privacy import SketchNoise
 
@@ -51,8 +39,13 @@ def client_key(context: Context) -> str:
 class SummaryMod:
     """Answer the pre-round of a selection strategy on behalf of a ClientApp.
 
-    Put it first among the app's mods, so that a summary is that of the update as it leaves the
-    client, after clipping or noise. Messages of other strategies pass through.
+    Put it first among the app's mods, ``ClientApp(mods=[summary_mod])``, so that a summary is that
+    of the update as it leaves the client, after clipping or noise. Messages of other strategies
+    pass through.
+
+    Every client that is asked trains, and keeps its update in ``context.state`` under names that
+    begin with ``pncs-kept`` until it is chosen or hears of the next round. A simulation, which
+    holds the states of all its clients, so holds a model for each one that was asked.
 
     Parameters
     ----------
@@ -70,18 +63,6 @@ class SummaryMod:
         what it was, and a client that is chosen then has the state that its training left. So only
         the chosen count as having trained, as they would without a pre-round. False leaves the
         state as the pre-round's training left it, also on clients that are not chosen.
-
-    Notes
-    -----
-    Every client that is asked trains, and keeps its update in ``context.state`` under names that
-    begin with ``pncs-kept`` until it is chosen or hears of the next round. A simulation, which
-    holds the states of all its clients, so holds a model for each one that was asked.
-
-    Examples
-    --------
-    >>> from flwr.clientapp import ClientApp
-    >>> from pncs_flower.clients import summary_mod
-    >>> app = ClientApp(mods=[summary_mod])
     """
 
     def __init__(
@@ -113,23 +94,23 @@ class SummaryMod:
             {name: record for name, record in message.content.items() if name != MARKER}
         )
         phase = str(marker["phase"])
-        if phase == INTRODUCE:
+        if phase == protocol.INTRODUCE:
             drop_kept(context.state)  # a run may hold several strategies, each with a round 1
             return self._introduce(message, context)
-        if phase == SUMMARIZE:
+        if phase == protocol.SUMMARIZE:
             drop_kept(context.state)
             with restored(context.state) if self._restore_state else nullcontext():
                 return self._summarize(message, context, call_next, marker)
-        if phase == TRAIN:
-            kept = take_kept(context.state, str(marker.get(TICKET, "")))
-            if kept is None and marker.get(KEPT):
-                kept = RecordDict({MARKER: ConfigRecord({LOST: True})})
+        if phase == protocol.TRAIN:
+            kept = take_kept(context.state, str(marker.get(protocol.TICKET, "")))
+            if kept is None and marker.get(protocol.KEPT):
+                kept = RecordDict({MARKER: ConfigRecord({protocol.LOST: True})})
             if kept is None:
                 return call_app(message, context, call_next)
             return Message(kept, reply_to=message)
         raise ValueError(
-            f"unknown phase {phase!r}: this client knows {INTRODUCE!r}, {SUMMARIZE!r} and "
-            f"{TRAIN!r}; do the server and the client have the same release of pncs-flower?"
+            f"unknown phase {phase!r}: this client knows {', '.join(get_args(protocol.Phase))}; "
+            "do the server and the client have the same release of pncs-flower?"
         )
 
     def _summarize(
@@ -151,8 +132,14 @@ class SummaryMod:
                     "cannot give: use SummaryMod(gradient=...) in place of summary_mod, or "
                     "summary='update' on the server"
                 )
+            gradient = self._gradient(message, context)
+            if not isinstance(gradient, ArrayRecord):
+                raise TypeError(
+                    f"the gradient function returned {type(gradient).__name__}, but must return an "
+                    "ArrayRecord with the names of the model's arrays"
+                )
             names = [name for arrays in layers.values() for name in arrays]
-            gradient = check_gradient(self._gradient(message, context), weights, names)
+            check_form(gradient, weights, names, "the gradient function's result")
 
             def values(name: str) -> np.ndarray:
                 return gradient[name].numpy()
@@ -160,11 +147,12 @@ class SummaryMod:
             reply = call_app(message, context, call_next)
             if reply.has_error():
                 return reply
-            update = _only_arrays(reply.content, "the reply of the app's train function")
-            check_update(update, weights)
+            what = "the reply of the app's train function"
+            update = _only_arrays(reply.content, what)
+            check_form(update, weights, {**weights, **update}, what)
             # For the round that this pre-round leads to: the state may outlive that, and the same
             # round may have asked before with another message.
-            keep(context.state, str(marker.get(TICKET, "")), reply.content)
+            keep(context.state, str(marker.get(protocol.TICKET, "")), reply.content)
 
             def values(name: str) -> np.ndarray:
                 return local_change(weights[name].numpy(), update[name].numpy())
@@ -199,7 +187,7 @@ class SummaryMod:
             except Exception as error:
                 log(ERROR, "num_examples(context) failed.", exc_info=error)
                 problem = f"num_examples(context) raised {type(error).__name__}: {error}"
-                answer = ConfigRecord({PROBLEM: problem})
+                answer = ConfigRecord({protocol.PROBLEM: problem})
         return Message(RecordDict({MARKER: answer}), reply_to=message)
 
 
@@ -210,7 +198,7 @@ summary_mod = SummaryMod()
 def _loss(message: Message, context: Context, call_next: App, request: SummaryRequest) -> Message:
     if request.max_examples:  # in records of our own: a grid may hand one to many clients
         for record_name, config in list(message.content.config_records.items()):
-            wanted = ConfigRecord({**config, MAX_EXAMPLES: request.max_examples})
+            wanted = ConfigRecord({**config, protocol.MAX_EXAMPLES: request.max_examples})
             message.content[record_name] = wanted
     reply = call_app(message, context, call_next)
     if reply.has_error():
