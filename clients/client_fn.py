@@ -16,7 +16,6 @@ App = Callable[[Message, Context], Message]
 _STATE = "pncs-client-fn"
 # What the older kind of app calls an instruction and its result, by message type.
 _NAMES = {"train": ("fitins", "fitres"), "evaluate": ("evaluateins", "evaluateres")}
-_STATUS_OK = 0
 
 
 def call_app(message: Message, context: Context, app: App) -> Message:
@@ -57,7 +56,7 @@ def _call_client_fn(
         return reply
     answer = reply.content
     status = answer.config_records[f"{result}.status"]
-    if status["code"] != _STATUS_OK:
+    if status["code"] != 0:  # not OK
         raise RuntimeError(
             f"the client answered with status {status['code']!s}: {status['message']!s}"
         )

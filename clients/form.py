@@ -1,8 +1,7 @@
 """Is this the model that was sent? Names, kinds and shapes are compared before any arithmetic.
 
-NumPy would broadcast other shapes: an array of (n, 1) beside one of (n,) makes n² values. The
-server refuses such an update too, but only when the client has been chosen for what its summary
-seemed to say.
+NumPy would broadcast other shapes: (n, 1) beside (n,) makes n² values. The server refuses such an
+update too, but only when the client has been chosen for what its summary seemed to say.
 """
 
 from collections.abc import Collection, Sequence

@@ -50,8 +50,7 @@ class SummaryClient(Client):
     context : Context, optional (default: None)
         What Flower hands to ``client_fn``. The kept update lies in its state.
     name : str, optional (default: None)
-        The client's own name, needed where there is no context, since `start_client` gives all of
-        its clients the same.
+        The client's own name, where no context has one: `start_client` gives all the same.
     mod : SummaryMod (default: summary_mod)
         What computes the summary, perhaps with a gradient of the app's own, or noise. Its gradient
         function gets a message with the records ``"arrays"`` and ``"config"``.
@@ -94,7 +93,7 @@ class SummaryClient(Client):
             common.log(ERROR, "The pre-round failed.", exc_info=error)
             reason = f"{type(error).__name__}: {error}"
             return common.GetPropertiesRes(Status(Code.GET_PROPERTIES_NOT_IMPLEMENTED, reason), {})
-        told = content.config_records.get(MARKER, {})
+        told = content.config_records.get(MARKER, ConfigRecord())
         summary = content.array_records.get(SUMMARY, ArrayRecord())
         answer = pack_properties(told, {name: array.data for name, array in summary.items()}, {})
         return common.GetPropertiesRes(Status(Code.OK, ""), answer)
@@ -153,11 +152,13 @@ class SummaryClient(Client):
         parameters, config = _parameters(message.content), _scalars(message.content, "config")
         if message.metadata.message_type == MessageType.EVALUATE:
             evaluated = self._client.evaluate(common.EvaluateIns(parameters, config))
-            _check(evaluated.status)
+            if evaluated.status.code != Code.OK:
+                raise _FailedError(evaluated.status)
             metrics = MetricRecord({LOSS: evaluated.loss, NUM_EXAMPLES: evaluated.num_examples})
             return Message(RecordDict({"metrics": metrics}), reply_to=message)
         trained = self._client.fit(common.FitIns(parameters, config))
-        _check(trained.status)
+        if trained.status.code != Code.OK:
+            raise _FailedError(trained.status)
         update = [_array(data) for data in trained.parameters.tensors]
         content = RecordDict(
             {
@@ -175,11 +176,6 @@ class _FailedError(RuntimeError):
     def __init__(self, status: Status) -> None:
         super().__init__(f"the client answered with status {status.code.name}: {status.message}")
         self.status = status
-
-
-def _check(status: Status) -> None:
-    if status.code != Code.OK:
-        raise _FailedError(status)
 
 
 def _array(data: bytes) -> Array:

@@ -15,7 +15,6 @@ __all__ = ["SketchNoise"]
 
 _BLOCK = 1 << 20  # numbers of noise drawn at a time, which bounds the memory that it takes
 _MOST_DEVIATIONS = 10  # more than noise from 53 random bits can have
-_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,7 @@ class SketchNoise:
     clip_norm : float
         Largest L2 norm of a summary, above 0.
     noise_multiplier : float
-        Standard deviation of the noise over the largest difference of two summaries, above 0; with
-        either, a summary has to fit into float32.
+        Standard deviation of the noise over the largest difference of two summaries, above 0.
     secret : int, optional
         Seed of the noise, for tests and simulations: whoever knows it can work out all noise, and
         so perhaps can who sees much of it (NumPy's PCG64). None takes the system's randomness.
@@ -57,7 +55,7 @@ class SketchNoise:
             is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
             if not (is_number and 0 < value < math.inf):
                 raise ValueError(f"{name} is {value!r}, but must be a finite number above 0")
-        most = _FLOAT32_MAX / (2 * _MOST_DEVIATIONS)
+        most = float(np.finfo(np.float32).max) / (2 * _MOST_DEVIATIONS)
         if not 0 < self.standard_deviation <= most or self.clip_norm > most:
             raise ValueError(
                 f"clip_norm is {self.clip_norm} and noise_multiplier is {self.noise_multiplier}: "

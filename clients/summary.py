@@ -25,10 +25,9 @@ GradientFunction = Callable[[Message, Context], ArrayRecord]
 
 
 def client_key(context: Context) -> str:
-    """Return a client's stable key, such as ``"3"`` or ``"hospital-a"``.
+    """Return a client's key: its node config's ``partition-id``, else ``name``, else its node id.
 
-    Flower draws node ids anew in every run, so they can neither seed a client nor name it in a
-    result. The key is the node config's ``partition-id``, else its ``name``, else the node id.
+    Node ids are drawn anew in every run, so they can neither seed a client nor name it in a result.
     """
     for name in ("partition-id", "name"):
         if name in context.node_config:
@@ -132,30 +131,30 @@ class SummaryMod:
                     "cannot give: use SummaryMod(gradient=...) in place of summary_mod, or "
                     "summary='update' on the server"
                 )
-            gradient = self._gradient(message, context)
-            if not isinstance(gradient, ArrayRecord):
+            given = self._gradient(message, context)
+            if not isinstance(given, ArrayRecord):
                 raise TypeError(
-                    f"the gradient function returned {type(gradient).__name__}, but must return an "
+                    f"the gradient function returned {type(given).__name__}, but must return an "
                     "ArrayRecord with the names of the model's arrays"
                 )
             names = [name for arrays in layers.values() for name in arrays]
-            check_form(gradient, weights, names, "the gradient function's result")
-
-            def values(name: str) -> np.ndarray:
-                return gradient[name].numpy()
+            check_form(given, weights, names, "the gradient function's result")
         else:
             reply = call_app(message, context, call_next)
             if reply.has_error():
                 return reply
             what = "the reply of the app's train function"
-            update = _only_arrays(reply.content, what)
-            check_form(update, weights, {**weights, **update}, what)
+            given = _only_arrays(reply.content, what)
+            check_form(given, weights, {**weights, **given}, what)
             # For the round that this pre-round leads to: the state may outlive that, and the same
             # round may have asked before with another message.
             keep(context.state, str(marker.get(protocol.TICKET, "")), reply.content)
 
-            def values(name: str) -> np.ndarray:
-                return local_change(weights[name].numpy(), update[name].numpy())
+        def values(name: str) -> np.ndarray:
+            value = given[name].numpy()
+            if request.kind == "gradient":
+                return value
+            return local_change(weights[name].numpy(), value)
 
         seed, server_round = int(marker["seed"]), int(marker["round"])  # type: ignore[arg-type]
         sketches = {

@@ -102,8 +102,7 @@ def full_batch_gradient(
 ) -> dict[str, Tensor]:
     """Return the gradient of the mean loss, by the names of the model's state.
 
-    It is zero for what is not trained, and under both names of tied weights. Weights stay as they
-    are, running statistics do not.
+    Zero for what is not trained, and under both names of tied weights. Running statistics change.
     """
     size, device = len(examples[0]), examples[0].device
     _seed(seed, device)
