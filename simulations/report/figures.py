@@ -22,6 +22,10 @@ from ..sweep.results import SweepResults
 from ..sweep.statistics import Run, mean_interval
 
 __all__ = [
+    "BLACK",
+    "COLOURS",
+    "GREY",
+    "PALE",
     "draw_choices",
     "draw_curves",
     "draw_similarities",
@@ -31,9 +35,11 @@ __all__ = [
     "save",
 ]
 
-# Okabe and Ito's colours, which differ in lightness too, with two darker ones; the reference is
-# the first.
-_COLOURS = ("#0072b2", "#e69f00", "#d55e00", "#cc79a7", "#009e73", "#56b4e9", "#7f6000", "#542788")
+COLOURS = ("#0072b2", "#e69f00", "#d55e00", "#cc79a7", "#009e73", "#56b4e9", "#7f6000", "#542788")
+"""Okabe and Ito's, which differ in lightness too, with two darker ones; the reference's first."""
+
+BLACK, GREY, PALE = "#000000", "#bbbbbb", "#f2f2f2"
+
 _DASHES = ("-", "--", "-.", ":")
 _MEGABYTE = 1e6
 _HEAT_MAPS = 4
@@ -122,7 +128,7 @@ def draw_choices(results: SweepResults, path: Path) -> Path | None:
     for axes, (line, run) in zip(plots, runs.items(), strict=True):
         clients = sorted({c for row in run.rounds for c in row["clients"]}, key=client_order)
         chosen = [[int(client in row["chosen"]) for row in run.rounds] for client in clients]
-        draw_states(axes, chosen, ("#f2f2f2", _COLOURS[0]), 1, len(run.rounds))
+        draw_states(axes, chosen, (PALE, COLOURS[0]), 1, len(run.rounds))
         seed = run.cell["seed"]
         shown = line if seed == first else f"{line}, seed {seed}"
         axes.set_title(_plain(shown), fontsize=10)
@@ -158,7 +164,7 @@ def draw_similarities(results: SweepResults, path: Path) -> tuple[Path, Run] | N
         for i, j in permutations(chosen, 2):
             axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, linewidth=1.6))
         axes.set_title(f"round {row['round']}", fontsize=10)
-        axes.set_facecolor("#bbbbbb")  # darker than the colour of no similarity
+        axes.set_facecolor(GREY)  # darker than the colour of no similarity
         axes.set_xticks(range(len(clients)), clients, fontsize=7)
         axes.set_yticks(range(len(clients)), clients, fontsize=7)
         axes.tick_params(length=0)
@@ -200,8 +206,8 @@ def _draw_line(axes: Axes, runs: Sequence[Run], over: str, index: int, ceiling: 
     else:
         x = np.mean([run.bytes_up for run in runs], axis=0) / _MEGABYTE
     # Where the colours begin again the dashes are others; the ceiling is black.
-    colour = "#000000" if ceiling else _COLOURS[index % len(_COLOURS)]
-    dashes = _DASHES[(index + index // len(_COLOURS)) % len(_DASHES)]
+    colour = BLACK if ceiling else COLOURS[index % len(COLOURS)]
+    dashes = _DASHES[(index + index // len(COLOURS)) % len(_DASHES)]
     width = 2.4 if index == 0 else 1.4
     (drawn,) = axes.plot(x, mean, color=colour, linestyle=dashes, linewidth=width)
     if np.isfinite(half).all():

@@ -7,6 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
+from rich.filesize import decimal
 from rich.table import Table
 
 from pncs_flower.protocol import client_order
@@ -15,16 +16,16 @@ from ..run.early_stopping import stopped_after
 from ..run.folder import read_rounds, read_summary
 from ..run.settings import SETTINGS
 from ..toml_file import read_toml
-from .figures import draw_states, new_figure, plain_axes, save
+from .figures import COLOURS, PALE, draw_states, new_figure, plain_axes, save
 
 __all__ = ["draw_rounds", "final_table", "round_line"]
 
 PICTURE = "rounds.png"
 """Name of the picture in a run's folder."""
 
-# Okabe and Ito's colours, which differ in lightness too; index is the state of a client.
+# By the state of a client.
 _STATES = ("free", "cooling down", "chosen", "chosen, but delivered nothing")
-_COLOURS = ("#f2f2f2", "#b9d7ec", "#0072b2", "#d55e00")
+_COLOURS = (PALE, "#b9d7ec", COLOURS[0], COLOURS[2])
 _FREE, _COOLING, _CHOSEN, _LOST = range(4)
 
 _MAX_ROWS = 12
@@ -59,12 +60,12 @@ def final_table(path: Path) -> Table:
         title=f"Accuracy {_number(summary['initial-accuracy'], '.3f')} before training, "
         f"{_number(summary['final-accuracy'], '.3f')} after {summary['rounds']} rounds{early} "
         f"(best {_number(summary['best-accuracy'], '.3f')})",
-        caption=f"{summary['seconds']:.1f} s; clients sent {_bytes(summary['bytes-up'])} "
-        f"and received {_bytes(summary['bytes-down'])}",
+        caption=f"{summary['seconds']:.1f} s; clients sent {decimal(summary['bytes-up'])} "
+        f"and received {decimal(summary['bytes-down'])}",
     )
     for heading in ("round", "accuracy", "loss", "chosen", "cooling down", "similarity", "seconds"):
-        numeric = heading in ("round", "accuracy", "loss", "similarity", "seconds")
-        table.add_column(heading, justify="right" if numeric else "left")
+        names = heading in ("chosen", "cooling down")
+        table.add_column(heading, justify="left" if names else "right")
     for row in rows[-_MAX_ROWS:]:
         table.add_row(
             str(row["round"]),
@@ -103,7 +104,7 @@ def draw_rounds(path: Path) -> Path:
 def _draw_accuracy(axes: Axes, rows: Sequence[Mapping[str, Any]], initial: float) -> None:
     rounds = [0, *(row["round"] for row in rows)]
     accuracy = [initial, *(row["accuracy"] for row in rows)]
-    axes.plot(rounds, accuracy, color="#0072b2", linewidth=1.8, marker="o", markersize=3)
+    axes.plot(rounds, accuracy, color=COLOURS[0], linewidth=1.8, marker="o", markersize=3)
     axes.annotate(
         f"{accuracy[-1]:.3f}",
         (rounds[-1], accuracy[-1]),
@@ -158,12 +159,3 @@ def _few(clients: Sequence[str], most: int = 4) -> str:
 
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
-
-
-def _bytes(count: int) -> str:
-    value = float(count)
-    for unit in ("B", "kB", "MB"):
-        if value < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} GB"

@@ -7,12 +7,19 @@ import numpy as np
 
 from ..study.study import ALL, RANDOM, Row, Study
 from ..task import load_inputs
-from .figures import new_figure, plain_axes, save
-from .page import Section, block, picture, write_csv, write_page
+from .figures import BLACK, COLOURS, GREY, new_figure, plain_axes, save
+from .page import write_csv, write_page
 
 __all__ = ["judge_rows", "write_table1"]
 
-_TITLE = "Table 1: which feature tells a good pair (arXiv:2506.15923, section V-B)"
+_LOOKS = {
+    "cos 4": (COLOURS[0], "-"),
+    "cos 1": (COLOURS[1], "-"),
+    "cos 2": (COLOURS[2], "-"),
+    "cos 3": (COLOURS[3], "-"),
+    ALL: (COLOURS[4], "--"),
+    RANDOM: (BLACK, ":"),
+}
 
 
 def judge_rows(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
@@ -52,29 +59,8 @@ def write_table1(folder: Path, study: Study, rows: Sequence[Row]) -> Path:
         for (i, seed, t), value in np.ndenumerate(row.losses)
     )
     write_csv(folder / "table1.csv", "feature,shards,seed,iteration,relative loss", values)
-    _draw(folder / "iterations.png", rows)
-    inputs = load_inputs(next(iter(study.configs().values())))
-    verdicts = [
-        (block("verdict", text, f"{verdict} ({shown})"), ())
-        for verdict, text, shown in judge_rows(rows)
-    ]
-    rounds = int(study.settings["num-rounds"])
-    about = (
-        f"{inputs.title}; {study.clients} clients, {rounds} rounds, {study.seeds} seeds; all pairs "
-        "in every round, judged on a tenth of the training examples that no client holds. "
-        "Training goes on from the mean gradient of all clients, which the paper leaves open."
-    )
-    body = [
-        [
-            row.name,
-            *(str(row.ranks.get(labels, "-")) for labels in ("min-max", "softmax")),
-            f"{row.weight:+.3f}" if row.ranks else "-",
-            f"{row.losses.mean():.3f} ± {row.losses.std():.3f}",
-            *(f"{row.losses[i].mean():.3f}" for i in range(len(study.shards))),
-            *(f"{row.losses[:, :, t].mean():.3f}" for t in _shown(rounds)),
-        ]
-        for row in rows
-    ]
+    last = int(study.settings["num-rounds"]) - 1
+    shown = sorted({round(each) for each in np.linspace(0, last, 4)})
     headings = [
         "feature",
         "rank (min-max)",
@@ -82,52 +68,45 @@ def write_table1(folder: Path, study: Study, rows: Sequence[Row]) -> Path:
         "weight alone",
         "relative loss ± deviation",
         *(f"shards {n}" for n in study.shards),
-        *(f"iteration {t + 1}" for t in _shown(rounds)),
+        *(f"iteration {t + 1}" for t in shown),
     ]
-    caption = (
-        "Relative loss: of the pair that the feature alone chooses, 0 for the best pair and 1 for "
-        "the worst; the model is fitted on half of the seeds and judged on the other half. Rank: "
-        "by the size of a feature's weight in the logistic model of all features, standardized. "
-        "Weight alone: above 0, larger values tell better pairs."
+    features = [
+        [
+            row.name,
+            *(str(row.ranks.get(labels, "-")) for labels in ("min-max", "softmax")),
+            f"{row.weight:+.3f}" if row.ranks else "-",
+            f"{row.losses.mean():.3f} ± {row.losses.std():.3f}",
+            *(f"{row.losses[i].mean():.3f}" for i in range(len(study.shards))),
+            *(f"{row.losses[:, :, t].mean():.3f}" for t in shown),
+        ]
+        for row in rows
+    ]
+    return write_page(
+        folder / "report.html",
+        "study.html",
+        study=study,
+        inputs=load_inputs(next(iter(study.configs().values()))),
+        claims=judge_rows(rows),
+        headings=headings,
+        features=features,
+        curves=_draw(folder / "iterations.png", rows),
     )
-    settings = [[key, str(value)] for key, value in study.settings.items()]
-    others = "Other settings are the app's defaults."
-    drawn = picture(folder / "iterations.png", "Relative loss over iterations, by feature")
-    sections = [
-        Section("", [block("text", about), *(block("warning", note) for note in inputs.notes)]),
-        Section("What the paper says", [block("points", verdicts)]),
-        Section("Features", [block("table", headings, body, caption)]),
-        Section("Over iterations", [drawn]),
-        Section("Settings", [block("table", ["setting", "value"], settings, others)]),
-    ]
-    return write_page(folder / "report.html", _TITLE, sections)
 
 
-def _shown(rounds: int) -> list[int]:
-    """Return some iterations, from 0: the first, the last and two between."""
-    return sorted({round(each) for each in np.linspace(0, rounds - 1, 4)})
-
-
-def _draw(path: Path, rows: Sequence[Row]) -> None:
-    colours = {"cos 4": "#0072b2", "cos 1": "#e69f00", "cos 2": "#d55e00", "cos 3": "#cc79a7"}
-    dashes = {ALL: ("#009e73", "--"), RANDOM: ("#000000", ":")}
+def _draw(path: Path, rows: Sequence[Row]) -> Path:
     figure = new_figure(7.2, 3.6)
     axes = figure.subplots()
     for row in rows:
-        colour, dash = dashes.get(row.name, (colours.get(row.name, "#bbbbbb"), "-"))
         mean = row.losses.mean(axis=(0, 1))
-        named = row.name in colours or row.name in dashes
-        axes.plot(
-            range(1, len(mean) + 1),
-            mean,
-            color=colour,
-            linestyle=dash,
-            linewidth=2 if named else 0.8,
-            label=row.name if named else None,
-        )
-    axes.plot([], [], color="#bbbbbb", linewidth=0.8, label="other features")
+        rounds = range(1, len(mean) + 1)
+        if row.name in _LOOKS:
+            colour, dashes = _LOOKS[row.name]
+            axes.plot(rounds, mean, dashes, color=colour, linewidth=2, label=row.name)
+        else:
+            axes.plot(rounds, mean, color=GREY, linewidth=0.8)
+    axes.plot([], [], color=GREY, linewidth=0.8, label="other features")
     axes.set_xlabel("iteration")
     axes.set_ylabel("relative loss")
     plain_axes(axes)
     figure.legend(loc="outside right center", frameon=False, fontsize=9)
-    save(figure, path)
+    return save(figure, path)

@@ -1,46 +1,27 @@
-"""A report as one HTML file that needs no other: blocks of page.html under headings."""
+"""A report as one HTML file that needs no other; its words are in the templates here."""
 
 import base64
 import csv
 from collections.abc import Iterable, Sequence
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from jinja2 import Environment, FileSystemLoader
-from markupsafe import Markup
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pncs_flower.files import write_whole
 
-__all__ = ["Section", "block", "picture", "write_csv", "write_page"]
+__all__ = ["write_csv", "write_page"]
 
-_MACROS = (
-    Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
-    .get_template("page.html")
-    .module
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined
 )
+_TEMPLATES.filters["base64"] = lambda path: base64.b64encode(path.read_bytes()).decode()
 
 
-class Section(NamedTuple):
-    """What stands below a heading, or below the title if it has none."""
-
-    heading: str
-    blocks: Sequence[str]
-
-
-def block(kind: str, *values: Any) -> Markup:
-    """Return what a macro of page.html makes of some values, every text escaped."""
-    return Markup(getattr(_MACROS, kind)(*values))
-
-
-def picture(path: Path, text: str) -> Markup:
-    """Return a picture within the page, with a text for those who cannot see it."""
-    return block("picture", base64.b64encode(path.read_bytes()).decode(), text)
-
-
-def write_page(path: Path, title: str, sections: Iterable[Section]) -> Path:
-    """Write a page, whole or not at all."""
-    write_whole(path, block("page", title, sections) + "\n")
+def write_page(path: Path, template: str, **values: Any) -> Path:
+    """Write a page, whole or not at all, every text escaped."""
+    write_whole(path, _TEMPLATES.get_template(template).render(values) + "\n")
     return path
 
 

@@ -70,10 +70,11 @@ def test_a_wheel_has_every_module_and_the_app(wheel: set[str]) -> None:
     }
     inside |= {
         f"pncs_flower/{path.relative_to(ROOT).as_posix()}"
-        for path in (ROOT / "simulations").rglob("*.toml")
+        for kind in ("toml", "html")
+        for path in (ROOT / "simulations").rglob(f"*.{kind}")
     }
     shipped = {name for name in wheel if name.startswith("pncs_flower/")}
-    assert shipped == inside | {"pncs_flower/py.typed", "pncs_flower/simulations/report/page.html"}
+    assert shipped == inside | {"pncs_flower/py.typed"}
 
 
 def test_the_root_bundle_has_every_module_and_nothing_else(copy: Path) -> None:

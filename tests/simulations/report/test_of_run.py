@@ -81,7 +81,7 @@ def test_the_table_has_a_row_per_round(folder: Path) -> None:
     console.print(final_table(folder))
     text = console.export_text()
     assert "0.100 before training, 0.500 after 2 rounds" in text
-    assert "clients sent 1.5 MB and received 999 B" in text
+    assert "clients sent 1.5 MB and received 999 bytes" in text
     assert [line.split("│")[1:5] for line in text.splitlines() if "│" in line] == [
         ["     1 ", "    0.500 ", " 1.250 ", " 0, 2   "],
         ["     2 ", "    0.500 ", "     - ", " 1      "],
