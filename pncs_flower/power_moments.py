@@ -27,6 +27,7 @@ class PowerMoments(SizedSketch):
 
     name: ClassVar[str] = "power-moments"
     is_linear: ClassVar[bool] = False
+    orders: ClassVar[tuple[int, ...] | None] = (2, 4)
 
     def decode(self, wire: np.ndarray, num_values: int) -> np.ndarray:
         """As `Sketch.decode`."""
@@ -34,14 +35,6 @@ class PowerMoments(SizedSketch):
         if num_values > 3 * self.size and row[0] < 0:
             raise ValueError(f"sketch with the norm {row[0]}, want 0 or more")
         return row
-
-    def check_order(self, p: float) -> None:
-        """Raise ValueError unless p is 2 or 4."""
-        if p not in (2, 4):
-            raise ValueError(
-                f"power moments keep p=4 and p=2 only, p is {p}: use one of these, or the sketch "
-                f"'coordinates:{self.size}' or 'layers'"
-            )
 
     def pairwise_cosine(self, rows: np.ndarray, p: float = 4, form: Form = "squared") -> np.ndarray:
         """As `Sketch.pairwise_cosine`."""

@@ -73,11 +73,6 @@ class SummaryRequest:
         The layers to summarise; all if None. Not for a loss.
     max_examples : int (default: 0)
         Evaluate the loss on this many examples at most, if the app reads `MAX_EXAMPLES`; 0 for all.
-
-    Raises
-    ------
-    ValueError
-        If there is no such kind.
     """
 
     kind: SummaryKind = "update"

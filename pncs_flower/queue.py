@@ -7,7 +7,7 @@ __all__ = ["AgeOfUpdateQueue"]
 
 
 class AgeOfUpdateQueue:
-    """Hold back clients that were selected a short while ago.
+    """Hold back clients that were selected a short while ago (PNCS, arXiv:2506.15923, AoU-Queue).
 
     A client selected in round t may be selected again in round t' > t + length / per_round,
     compared in whole numbers.
@@ -17,16 +17,7 @@ class AgeOfUpdateQueue:
     length : int
         Length of the queue, in clients (L in the paper); 0 holds nobody back.
     per_round : int
-        Clients selected in a round (S in the paper).
-
-    Raises
-    ------
-    ValueError
-        If ``length`` is negative or ``per_round`` is not positive.
-
-    References
-    ----------
-    PNCS, arXiv:2506.15923, "Proposed Algorithm: PNCS", AoU-Queue.
+        Clients selected in a round (S in the paper), 1 or more.
 
     Examples
     --------
@@ -67,10 +58,7 @@ class AgeOfUpdateQueue:
             self._last_round[client] = round
 
     def longest_waiting(self, clients: Sequence[str], count: int) -> list[str]:
-        """Return at most ``count`` clients: those never selected, then the earliest selected.
-
-        Ties stay in the order given. Raises ValueError if ``count`` is negative.
-        """
+        """Return ``count`` clients at most, the earliest selected first; ties as given."""
         if count < 0:
             raise ValueError(f"count is {count}, want 0 or more clients")
         last_round = self._last_round.get

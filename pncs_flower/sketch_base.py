@@ -20,6 +20,7 @@ class Sketch:
     wire: Wire
     is_linear: ClassVar[bool] = True  # the sketch of a sum is the sum of the sketches
     same_in_every_round: ClassVar[bool] = True  # those of several rounds may be compared, added up
+    orders: ClassVar[tuple[int, ...] | None] = None  # the p of which cos_p is kept; None: all
 
     def __post_init__(self) -> None:
         if self.wire not in WIRES:
@@ -56,6 +57,12 @@ class Sketch:
 
     def check_order(self, p: float) -> None:
         """Raise ValueError, with the remedy, if the sketch does not keep cos_p."""
+        if self.orders is not None and p not in self.orders:
+            kept = " and ".join(f"p={order}" for order in self.orders)
+            raise ValueError(
+                f"the sketch {self.spec!r} keeps {f'{kept} only' if kept else 'no direction'}, but "
+                f"p is {p}: use 'coordinates{self._size or ':SIZE'}' or 'layers', which keep any p"
+            )
 
     def pairwise_cosine(self, rows: np.ndarray, p: float = 4, form: Form = "squared") -> np.ndarray:
         """Return the similarities of decoded sketches: shape (K, r) to (K, K), float64."""

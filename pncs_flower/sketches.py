@@ -1,5 +1,6 @@
 """Sketches: the small summary of a layer that a client sends in the pre-round."""
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -102,14 +103,7 @@ class Count(SizedSketch):
     """A count sketch: linear, keeps inner products and the L2 norm in expectation."""
 
     name: ClassVar[str] = "count"
-
-    def check_order(self, p: float) -> None:
-        """Raise ValueError unless p is 2."""
-        if p != 2:
-            raise ValueError(
-                f"a count sketch keeps p=2 only, p is {p}: use p=2, or the sketch "
-                f"'coordinates:{self.size}' or 'layers'"
-            )
+    orders: ClassVar[tuple[int, ...] | None] = (2,)
 
     def _draw(self, values: np.ndarray, seed: int, round: int, layer: str) -> np.ndarray:
         return np.asarray(count_sketch(values, self.size, seed=seed, layer=layer)[0])
@@ -121,18 +115,13 @@ class Norm(Sketch):
 
     name: ClassVar[str] = "norm"
     is_linear: ClassVar[bool] = False
+    orders: ClassVar[tuple[int, ...] | None] = ()
     wire: Wire = "float32"
 
     def decode(self, wire: np.ndarray, num_values: int) -> np.ndarray:
         """As `Sketch.decode`."""
         norm = super().decode(wire, num_values)
         return np.asarray(np.maximum(norm, 0))  # a client's noise may have made it negative
-
-    def check_order(self, p: float) -> None:
-        """Raise ValueError: a norm has no direction."""
-        raise ValueError(
-            "a norm has no direction: use the sketch 'layers' or 'coordinates:SIZE' for similarity"
-        )
 
     def _counts(self, num_values: int) -> Sequence[int]:
         return [1]
@@ -141,17 +130,15 @@ class Norm(Sketch):
         return [np.array([np.linalg.norm(values.astype(np.float64))])]
 
 
-_PLAIN: dict[str, Callable[[Wire], Sketch]] = {sketch.name: sketch for sketch in (Layers, Norm)}
-_SIZED: dict[str, Callable[[int, Wire], Sketch]] = {
-    sketch.name: sketch for sketch in (Coordinates, Count, PowerMoments)
+_SKETCHES: dict[str, Callable[..., Sketch]] = {
+    "layers": Layers,
+    "norm": Norm,
+    "coordinates:SIZE": Coordinates,
+    "count:SIZE": Count,
+    "power-moments:SIZE": PowerMoments,
+    "coordinates:PERCENT%": CoordinateShare,
 }
-_KNOWN = ", ".join(
-    [
-        *(f"'{name}'" for name in _PLAIN),
-        *(f"'{name}:SIZE'" for name in _SIZED),
-        f"'{CoordinateShare.name}:PERCENT%'",
-    ]
-)
+_KNOWN = ", ".join(f"'{form}'" for form in _SKETCHES)
 
 
 def parse_sketch(spec: str | Sketch) -> Sketch:
@@ -160,17 +147,11 @@ def parse_sketch(spec: str | Sketch) -> Sketch:
         return spec
     if not isinstance(spec, str):
         raise ValueError(f"sketch is {spec!r}, want a text or a sketch: there are {_KNOWN}")
-    body, at, wire_name = spec.partition("@")
-    name, _, size = body.partition(":")
-    wire = next((known for known in WIRES if known == (wire_name if at else "float32")), None)
-    number = size.removesuffix("%")
-    if wire is not None and body in _PLAIN:
-        return _PLAIN[body](wire)
-    if wire is not None and number.isascii() and number.isdigit():
-        if size == number and name in _SIZED:
-            return _SIZED[name](int(number), wire)
-        if size != number and name == CoordinateShare.name:
-            return CoordinateShare(int(number), wire)
+    if match := re.fullmatch(r"([^:@]+)(?::([0-9]+)(%?))?(?:@(.+))?", spec):
+        name, number, percent, wire = match.groups(default="")
+        kind = _SKETCHES.get(name + (number and (":PERCENT%" if percent else ":SIZE")))
+        if kind is not None and (wire or "float32") in WIRES:
+            return kind(*map(int, [number] if number else []), wire=wire or "float32")
     raise ValueError(
         f"unknown sketch {spec!r}: there are {_KNOWN}, each perhaps with "
         f"{' or '.join(f'@{known}' for known in WIRES)} after it"

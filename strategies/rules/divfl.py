@@ -1,12 +1,14 @@
 """DivFL: the clients that stand for all others, by facility location on gradient distances."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from pncs_flower.backend import Rows
+from pncs_flower.pair_sums import pair_power_sums, power_products
 from pncs_flower.protocol import SummaryKind
 from pncs_flower.sketches import parse_sketch
 
@@ -17,36 +19,22 @@ from ..rule_strategy import RuleStrategy
 
 __all__ = ["DivFL", "DivFLRule"]
 
-_BLOCK = 1 << 20  # numbers widened to float64 at a time: bounds memory
 _CANCELLED = 1e-3  # of the squared norms; a smaller squared distance is not taken from products
 _TIE = 1e-9  # sums that differ by less are equal: their last bits depend on the terms' order
 
 
 def pairwise_distances(vectors: np.ndarray) -> np.ndarray:
     """Return the L2 distance of every two of K vectors, shape (K, K); exactly 0 for equal ones."""
-    count = len(vectors)
-    products = np.zeros((count, count))
-    for block in _blocks(vectors, count):
-        products += block @ block.T
+    rows, count = Rows.of(vectors), len(vectors)
+    (products,) = power_products(rows, np.ones(count), 2, "float64")
     norms = np.diagonal(products)
     sums = norms[:, None] + norms[None, :]
     squares = np.maximum(sums - 2 * products, 0)
     np.fill_diagonal(squares, 0.0)
-    first, second = np.nonzero(np.triu(squares <= _CANCELLED * sums, 1))
-    step = max(1, count // 2)  # pairs whose differences take no more memory than a block
-    for start in range(0, len(first), step):
-        one, other = first[start : start + step], second[start : start + step]
-        close = np.zeros(len(one))
-        for block in _blocks(vectors, count):
-            close += ((block[one] - block[other]) ** 2).sum(axis=1)
-        squares[one, other] = squares[other, one] = close
+    one, other = np.nonzero(np.triu(squares <= _CANCELLED * sums, 1))
+    signs = np.ones((2, len(one))) * [[1], [-1]]
+    squares[one, other] = squares[other, one] = pair_power_sums(rows, one, other, signs, 2)
     return np.asarray(np.sqrt(squares))
-
-
-def _blocks(vectors: np.ndarray, count: int) -> Iterator[np.ndarray]:
-    width = max(1, _BLOCK // count)
-    for start in range(0, vectors.shape[1], width):
-        yield vectors[:, start : start + width].astype(np.float64)
 
 
 def facility_location(

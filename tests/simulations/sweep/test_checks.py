@@ -50,7 +50,7 @@ def run(sweep: Sweep, folder: Path) -> dict[str, str]:
         ({"strategy": "pncs", "rule.sketch": "foo"}, "foo"),
         (
             {"strategy": "pncs", "rule": "sketch = 'count:16'"},
-            "a count sketch keeps p=2 only",
+            "keeps p=2 only, but p is",
         ),
         ({"strategy": "pncs", "rule.candidates": 1}, "candidates is 1, but 2 of them are"),
         ({"strategy": "pncs", "rule.layers": "nope"}, "nope"),
