@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from pncs_flower.clients.pytorch import pytorch_client
 
-from .config import Config, Scalar
+from .config import Agreeing, Config, Scalar
 from .machine.limits import usable_cpus, usable_memory
 from .task import empty_model, load_inputs
 
@@ -101,8 +101,8 @@ def _holdings(config: Config, num_clients: int) -> Holdings:
 # One process plays many clients, each many times, and runs one after the other that differ in
 # their rule. Of one partition at a time, so that it holds at most one copy of the examples.
 @lru_cache(maxsize=1)
-def _same_holdings(config: Config, num_clients: int) -> Holdings:
-    return Holdings(config, num_clients, _share_of_memory())
+def _same_holdings(agreeing: Agreeing, num_clients: int) -> Holdings:
+    return Holdings(agreeing.config, num_clients, _share_of_memory())
 
 
 app = pytorch_client(_make_model, _load_examples)

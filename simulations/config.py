@@ -1,10 +1,10 @@
 """Every setting of the app in one place, read and checked once."""
 
+import dataclasses
 import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from difflib import get_close_matches
 from functools import cache, partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from .validation import in_plain_words
 __all__ = [
     "APP_DIRECTORY",
     "CHOICES",
+    "Agreeing",
     "Config",
     "Scalar",
     "default_run_config",
@@ -169,7 +170,7 @@ class Config:
     def from_run_config(cls, run_config: Mapping[str, Scalar]) -> "Config":
         """Read and check ``context.run_config``: every setting, and no other."""
         run_config = merged(run_config)
-        known = [_key(field.name) for field in fields(cls)]
+        known = [_key(field.name) for field in dataclasses.fields(cls)]
         for key in run_config:
             if key not in known:
                 raise ValueError(f"unknown setting {key!r}: {_hint(key, known)}")
@@ -178,19 +179,19 @@ class Config:
 
     def to_run_config(self) -> dict[str, Scalar]:
         """Return the settings as Flower's run configuration."""
-        return {_key(field.name): getattr(self, field.name) for field in fields(self)}
+        return {_key(field.name): getattr(self, field.name) for field in dataclasses.fields(self)}
 
-    def of_inputs(self) -> "Config":
-        """Return the settings that decide which examples there are; all others are the defaults."""
-        return self._only(_INPUTS)
+    def of_inputs(self) -> "Agreeing":
+        """Return the settings, equal to all that have the same examples."""
+        return self._agreeing(_INPUTS)
 
-    def of_parts(self) -> "Config":
-        """Return the settings that decide which examples each client holds, as `of_inputs` does."""
-        return self._only((*_INPUTS, *_PARTS))
+    def of_parts(self) -> "Agreeing":
+        """Return the settings, equal to all whose clients hold the same examples."""
+        return self._agreeing((*_INPUTS, *_PARTS))
 
-    def _only(self, keys: Iterable[str]) -> "Config":
+    def _agreeing(self, keys: Iterable[str]) -> "Agreeing":
         own = self.to_run_config()
-        return Config.from_run_config({**default_run_config(), **{key: own[key] for key in keys}})
+        return Agreeing(self, tuple(own[key] for key in keys))
 
     @property
     def rule_parameters(self) -> dict[str, Any]:
@@ -206,6 +207,14 @@ class Config:
     def trainable_layer_names(self) -> tuple[str, ...]:
         """The layers that are trained, of a model with frozen ones."""
         return _list(self.trainable_layers)
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreeing:
+    """Settings that are equal to others where those agree that decide what runs can share."""
+
+    config: Config = dataclasses.field(compare=False)
+    values: tuple[Scalar, ...]
 
 
 def default_run_config() -> dict[str, Scalar]:

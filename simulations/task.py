@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from .config import Config
+from .config import Agreeing, Config
 from .data.datasets import dataset_fingerprint, load_dataset
 from .data.images import as_float, every_nth_of_each_class, unwritable
 from .data.partitions import draw_partition, partition_examples
@@ -117,7 +117,8 @@ def inputs_fingerprint(config: Config) -> str:
 
 
 @lru_cache(maxsize=2)
-def _load(config: Config) -> Inputs:
+def _load(agreeing: Agreeing) -> Inputs:
+    config = agreeing.config
     inputs = _load_all(config)
     return inputs.with_validation() if config.evaluate_on == "validation" else inputs
 

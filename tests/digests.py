@@ -6,8 +6,8 @@ Run it in two checkouts and compare::
     python tests/digests.py after.json           # in the other
     python tests/digests.py --compare before.json after.json
 
-With ``--ray``, each rule also runs through ``flwr run`` on Ray (half a minute each). That a
-deployment has the bits of one process is what tests/deployment/test_same_bits.py says.
+With ``--ray``, each rule also runs through ``flwr run`` on Ray (half a minute each); with
+``--deployment``, the default run also on a SuperLink with three SuperNodes (a minute).
 """
 
 import argparse
@@ -116,6 +116,24 @@ def measure(folder: Path, ray: bool) -> dict[str, dict[str, str]]:
     return found
 
 
+def deployed(folder: Path) -> dict[str, str]:
+    """Return the digests of a run of the app at the root on a SuperLink with SuperNodes."""
+    sys.path += [str(ROOT / "tests"), str(ROOT / "examples" / "deployment")]
+    os.environ["PYTHONPATH"] = str(ROOT)
+    from deployment.conftest import start_nodes
+    from federation import Federation
+
+    settings = {"num-rounds": 4, "seed": 3, "device": "cpu", "output-dir": str(folder / "out")}
+    settings |= {"num-selected": 1, "queue-length": 1, "partition": "iid"}
+    with Federation(folder / "federation") as federation:
+        start_nodes(federation)
+        run = federation.submit(ROOT, settings)
+        status, details = federation.wait(run, timeout=600)
+        if status != "finished:completed":
+            raise SystemExit(f"{details}\n{run.log.read_text()}")
+    return of_run(folder / "out")
+
+
 def compare(before: dict[str, Any], after: dict[str, Any]) -> int:
     """Print what differs, and return how many digests do."""
     differing = 0
@@ -135,6 +153,7 @@ def main() -> int:
     )
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--ray", action="store_true", help="also on Ray")
+    parser.add_argument("--deployment", action="store_true", help="also on a SuperLink")
     parser.add_argument("--compare", action="store_true", help="compare two files")
     options = parser.parse_args()
     if options.compare:
@@ -142,6 +161,8 @@ def main() -> int:
         return int(compare(before, after) > 0)
     with tempfile.TemporaryDirectory() as folder:
         found = measure(Path(folder), options.ray)
+        if options.deployment:
+            found["deployment"] = deployed(Path(folder))
     options.files[0].write_text(json.dumps(found, indent=1) + "\n")
     return 0
 
