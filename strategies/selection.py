@@ -155,22 +155,22 @@ class SelectionStrategy(Strategy):
     ) -> Iterable[Message]:
         """Carry out the pre-round, choose, and return the training messages for the chosen."""
         round = self._opened(server_round, arrays, config, grid)
-        meet_clients(round, self._roster, self.base, self.rule.num_selected)
+        meet_clients(round, self._roster, self.rule.num_selected)
         self._selector.open(round, self._roster)
         if round.pre_round is not None:
             first = round.plan.now.available[: self.rule.num_selected]
-            templates = training.configure(round, self.base, first)
+            templates = training.configure(round, first)
             if not templates:  # the base strategy does not train in this round
-                return training.send(round, [], self.options.seed)
+                return training.send(round, [])
             self._asking.ask(round, same_for_all(templates, self.base))
-        choice = choose(round, self._selector, self.options, self.history)
+        choice = choose(round, self._selector, self.history)
         if choice.by_layer:  # told before anybody trains
             check_averages(self.base)
         for listener in self.listeners:
             listener.chosen(round.record, choice)
         if round.pre_round is None:
-            templates = training.configure(round, self.base, choice.clients)
-        return training.send(round, templates, self.options.seed)
+            templates = training.configure(round, choice.clients)
+        return training.send(round, templates)
 
     @heard
     def aggregate_train(
@@ -183,7 +183,7 @@ class SelectionStrategy(Strategy):
         round.trained = True
         received = training.receive(round, replies)
         with round.timed("aggregation"):
-            new, metrics = training.close(round, received, self.base, self._checks, self.options)
+            new, metrics = training.close(round, received, self._checks)
         self._roster.excluded |= round.liars
         self._selector.close(round)
         for listener in self.listeners:
@@ -199,6 +199,8 @@ class SelectionStrategy(Strategy):
         for listener in self.listeners:
             listener.opened(record, arrays)
         self._open = OpenRound(
+            base=self.base,
+            options=self.options,
             record=record,
             arrays=arrays,
             config=config,
@@ -221,7 +223,7 @@ class SelectionStrategy(Strategy):
     ) -> Iterable[Message]:
         """Have the base strategy configure evaluation, on the clients of this round's roster."""
         round = self._current(server_round)
-        messages = evaluation.configure(round, self.base, arrays, config)
+        messages = evaluation.configure(round, arrays, config)
         return [*messages, *self._asking.ask_ahead(round, arrays)]
 
     @heard
@@ -231,7 +233,7 @@ class SelectionStrategy(Strategy):
         """Have the base strategy aggregate the evaluation, sorted by client."""
         round = self._current(server_round)
         others = self._asking.take_answers(replies)
-        metrics = evaluation.aggregate(round, others, self.base, self._evaluations)
+        metrics = evaluation.aggregate(round, others, self._evaluations)
         for listener in self.listeners:
             listener.evaluated(round.record, metrics)
         return metrics

@@ -5,7 +5,6 @@ from logging import INFO
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
-from flwr.serverapp.strategy import Strategy
 
 from ..base_strategy import least_evaluating, named_base
 from ..grids.exchange import expire, plain_reason, shortened
@@ -18,14 +17,12 @@ __all__ = ["aggregate", "configure"]
 _NAMED = 3  # clients in a note
 
 
-def configure(
-    round: OpenRound, base: Strategy, arrays: ArrayRecord, config: ConfigRecord
-) -> list[Message]:
+def configure(round: OpenRound, arrays: ArrayRecord, config: ConfigRecord) -> list[Message]:
     """Return the messages; none if too few clients take part, as the base would wait for more."""
-    if len(round.clients) >= least_evaluating(base):
+    if len(round.clients) >= least_evaluating(round.base):
         view = GridView(round.grid, round.clients.values())
-        with named_base("configure_evaluate", base, round.number):
-            messages = base.configure_evaluate(round.number, arrays, config, view)
+        with named_base("configure_evaluate", round.base, round.number):
+            messages = round.base.configure_evaluate(round.number, arrays, config, view)
             round.evaluating = list(messages)
     if round.timeout is not None:  # else a wrapper's loop knows it
         expire(round.evaluating, round.timeout)
@@ -33,7 +30,7 @@ def configure(
 
 
 def aggregate(
-    round: OpenRound, replies: Iterable[Message], base: Strategy, common: ReplyMetrics
+    round: OpenRound, replies: Iterable[Message], common: ReplyMetrics
 ) -> MetricRecord | None:
     """Have the base strategy aggregate the replies that it can, sorted by client.
 
@@ -60,8 +57,8 @@ def aggregate(
     if reasons and not sound:
         notes.append("no client's evaluation can be used: there is none")
         return None
-    with named_base("aggregate_evaluate", base, round.number):
-        return base.aggregate_evaluate(round.number, list(sound.values()))
+    with named_base("aggregate_evaluate", round.base, round.number):
+        return round.base.aggregate_evaluate(round.number, list(sound.values()))
 
 
 def _in_order(round: OpenRound, replies: Iterable[Message]) -> dict[str, Message]:

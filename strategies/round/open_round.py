@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
 
+from ..options import SelectionOptions
 from ..record import RoundRecord
 from ..replies.model import Model
 from ..rule import Metrics, Round, Summary
@@ -47,6 +49,8 @@ class OpenRound:
     """One round, from the call that opens it to the evaluation of its model."""
 
     # Given.
+    base: Strategy
+    options: SelectionOptions
     record: RoundRecord
     arrays: ArrayRecord
     config: ConfigRecord

@@ -100,9 +100,7 @@ class Introductions:
             return timeouts.LOOK_FOR_CLIENTS
         return self._open.pause()
 
-    def ask(
-        self, node_ids: Sequence[int], seconds: float, message_type: str = MessageType.TRAIN
-    ) -> None:
+    def ask(self, node_ids: Sequence[int], seconds: float, message_type: str) -> None:
         """Ask nodes who they are; their answers count for so many seconds."""
         content = RecordDict({MARKER: ConfigRecord({"phase": INTRODUCE})})
         messages = [Message(content, n, message_type, ttl=seconds) for n in node_ids]
@@ -204,11 +202,6 @@ class Roster:
             del self.keys[holder]
         self.keys[node_id], self.clients[client.key] = client.key, client
         return None
-
-    def note_failure(self, node_id: int, number: int) -> None:
-        """Leave a node alone for some rounds, and for more of them each time."""
-        times = self.failures[node_id] = self.failures.get(node_id, 0) + 1
-        self.next_try[node_id] = number + timeouts.rounds_of_rest(times)
 
     def _hint(self, reason: str) -> str:
         """Return what an app answered in place of the mod, with what to do about it."""

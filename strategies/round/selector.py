@@ -15,7 +15,6 @@ from pncs_flower.protocol import NUM_EXAMPLES, client_order
 from pncs_flower.queue import AgeOfUpdateQueue
 
 from ..errors import NoSummariesError, named
-from ..options import SelectionOptions
 from ..record import RoundRecord
 from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 from .backoff import Backoff
@@ -25,18 +24,13 @@ from .roster import Roster
 __all__ = ["Selector", "choose"]
 
 
-def choose(
-    round: OpenRound,
-    selector: "Selector",
-    options: SelectionOptions,
-    history: Sequence[RoundRecord],
-) -> Choice:
+def choose(round: OpenRound, selector: "Selector", history: Sequence[RoundRecord]) -> Choice:
     """Choose among the clients whose summaries came; by waiting time where too few came."""
     plan, record = round.plan, round.record
     with round.timed("selection"):
         answered = len(selector.offered(plan, round.summaries))
-        if plan.candidates and answered < options.min_summaries:
-            choice = _without_summaries(round, answered, options, history)
+        if plan.candidates and answered < round.options.min_summaries:
+            choice = _without_summaries(round, answered, history)
             selector.note_asked(plan)
         else:
             choice = selector.choose(plan, round.summaries)
@@ -54,11 +48,9 @@ def choose(
     return choice
 
 
-def _without_summaries(
-    round: OpenRound, answers: int, options: SelectionOptions, history: Sequence[RoundRecord]
-) -> Choice:
+def _without_summaries(round: OpenRound, answers: int, history: Sequence[RoundRecord]) -> Choice:
     """Choose the longest waiting, unless it is plain that no summary will ever come."""
-    now, record = round.plan.now, round.record
+    now, record, options = round.plan.now, round.record, round.options
     what = (
         f"{answers} of the {len(round.plan.candidates)} clients asked in round {now.number} "
         f"sent a summary that can be used, fewer than min_summaries = {options.min_summaries}"

@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterable, Sequence
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.protocol import KEPT, LOST, MARKER, TICKET, TRAIN
 
@@ -14,7 +13,6 @@ from ..errors import EmptyRoundsError
 from ..grids.exchange import content_bytes, expire, marked, message_like
 from ..grids.polling import PollingGrid
 from ..grids.view import GridView
-from ..options import SelectionOptions
 from ..record import RoundRecord
 from ..replies.aggregation import aggregate, share_layers
 from ..replies.updates import SketchCheck, UpdateChecks
@@ -23,7 +21,7 @@ from .open_round import OpenRound
 __all__ = ["close", "configure", "find_message_type", "receive", "send", "stop_after_empty_rounds"]
 
 
-def configure(round: OpenRound, base: Strategy, clients: Iterable[str]) -> list[Message]:
+def configure(round: OpenRound, clients: Iterable[str]) -> list[Message]:
     """Have the base strategy make its training messages for these clients.
 
     Once in a round: a base strategy may decay a learning rate or charge a privacy budget when
@@ -31,33 +29,33 @@ def configure(round: OpenRound, base: Strategy, clients: Iterable[str]) -> list[
     """
     node_ids = list(round.nodes(clients).values())
     if not round.configured:
-        return _configured(round, base, node_ids)
+        return _configured(round, node_ids)
     # Made before the clients were known, to know the type of the messages.
-    template = same_for_all(round.configured, base)
+    template = same_for_all(round.configured, round.base)
     return [message_like(template, node_id, template.content) for node_id in node_ids]
 
 
-def find_message_type(round: OpenRound, base: Strategy, node_ids: list[int]) -> str:
+def find_message_type(round: OpenRound, node_ids: list[int]) -> str:
     """Return the type of the base strategy's messages, which it makes for this round."""
-    round.configured = _configured(round, base, node_ids)
+    round.configured = _configured(round, node_ids)
     types = {message.metadata.message_type for message in round.configured}
     return min(types, default=MessageType.TRAIN)
 
 
-def _configured(round: OpenRound, base: Strategy, node_ids: list[int]) -> list[Message]:
+def _configured(round: OpenRound, node_ids: list[int]) -> list[Message]:
     view = GridView(round.grid, node_ids)
-    with named_base("configure_train", base, round.number):
-        return list(base.configure_train(round.number, round.arrays, round.config, view))
+    with named_base("configure_train", round.base, round.number):
+        return list(round.base.configure_train(round.number, round.arrays, round.config, view))
 
 
-def send(round: OpenRound, templates: list[Message], seed: int) -> list[Message]:
+def send(round: OpenRound, templates: list[Message]) -> list[Message]:
     """Return the messages to the chosen; none without a template.
 
     One that keeps the update of this round's pre-round gets no weights, unless it has lost it. With
     a pre-round there is one template for all; without, a base strategy may have one for each.
     """
     before = round.pre_round
-    marker: dict[str, int | str] = {"round": round.number, "seed": seed}
+    marker: dict[str, int | str] = {"round": round.number, "seed": round.options.seed}
     marker |= {} if before is None else {TICKET: before.ticket}
     template_of = {message.metadata.dst_node_id: message for message in templates}
     for client, node_id in round.nodes(round.record.chosen if templates else ()).items():
@@ -117,14 +115,10 @@ def _note_sent(round: OpenRound, messages: Iterable[Message], timeout: float | N
 
 
 def close(
-    round: OpenRound,
-    received: list[Message],
-    base: Strategy,
-    checks: UpdateChecks,
-    options: SelectionOptions,
+    round: OpenRound, received: list[Message], checks: UpdateChecks
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
     """Drop the updates that cannot be used, and have the base strategy aggregate the others."""
-    record, before, sketches = round.record, round.pre_round, None
+    record, options, before, sketches = round.record, round.options, round.pre_round, None
     if options.verify_sketches and before is not None and before.keeps_update:
         sketches = SketchCheck(before.request, before.summaries, options.seed, round.number)
     delivery = checks.sort_out(round.model, round.sent, received, record, sketches)
@@ -141,7 +135,9 @@ def close(
     record.notes += share_layers(
         contents, record.chosen_by_layer, round.model.weights, checks.metrics.weights(contents)
     )
-    arrays, metrics, problem = aggregate(base, round.number, list(updates.values()), round.model)
+    arrays, metrics, problem = aggregate(
+        round.base, round.number, list(updates.values()), round.model
+    )
     if problem is not None:
         record.notes.append(problem)
         round.sound, round.used = [], {}  # one of these is to blame, so all of them step back

@@ -9,7 +9,6 @@ from logging import INFO, WARNING
 
 from flwr.common import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.protocol import client_order
 
@@ -27,16 +26,16 @@ __all__ = ["Waiting", "meet_clients"]
 _LONGEST_TEXT = 600
 
 
-def meet_clients(round: OpenRound, roster: Roster, base: Strategy, num_selected: int) -> None:
+def meet_clients(round: OpenRound, roster: Roster, num_selected: int) -> None:
     """Have the clients of a round, for itself and for the base strategy's evaluation.
 
     Too few for the latter are an error in the first round; later, clients may have left.
     """
-    evaluating, find_type = least_evaluating(base), partial(find_message_type, round, base)
+    evaluating, find_type = least_evaluating(round.base), partial(find_message_type, round)
     waiting = Waiting(roster, round.grid, round.record, num_selected, evaluating, find_type)
     round.clients = waiting.clients()
     if round.number == 1:
-        check_evaluation(base, len(round.clients))
+        check_evaluation(round.base, len(round.clients))
     elif len(round.clients) < evaluating:  # noted now, before the record is written
         round.record.notes.append("too few clients are left for an evaluation: there is none")
 
@@ -71,9 +70,10 @@ class Waiting:
             self._hear()
             if self._take_other_type():
                 continue
-            # Perhaps only the type of the message was wrong.
-            undecided = self._asking.waiting and self.find_type is not None
-            self._note_failures(self._untold - (self._without_function if undecided else set()))
+            undecided = set()
+            if self._asking.waiting and self.find_type:  # perhaps only the type was wrong
+                undecided = self._without_function()
+            self._note_failures(self._untold - undecided)
             left = self._deadline() - time.monotonic()
             if self._is_over() or left <= 0:
                 return self._end()
@@ -113,9 +113,8 @@ class Waiting:
 
     def _take_other_type(self) -> bool:
         """Ask in messages of the base strategy's type, if nobody has a function for the plain."""
-        if self.find_type is None or not self._nobody_will_be_there():
-            return False
-        if not self._online <= self._without_function:
+        nobody = self._nobody_will_be_there() and self._online <= self._without_function()
+        if self.find_type is None or not nobody:
             return False
         self.roster.message_type = self.find_type(sorted(self._online)[: self.num_selected])
         self.find_type = None
@@ -125,11 +124,10 @@ class Waiting:
 
     def _is_over(self) -> bool:
         """Tell whether to wait no longer, although there is time."""
-        declared = self.roster.most_say()
         # The clients of a simulation are there at once.
-        all_here = self._simulated and self.roster.options.min_clients is None
-        all_here = all_here and 0 < declared <= len(self._online)
-        if not self._asking.waiting and (self._has_enough() or all_here):
+        at_once = self._simulated and self.roster.options.min_clients is None
+        all_here = at_once and 0 < self.roster.most_say() <= len(self._online)
+        if not self._asking.waiting and (all_here or self._has_enough()):
             return True
         # No waiting puts the mod into the app, or a simulation in order.
         twice = all(self.roster.failures.get(node_id, 0) > 1 for node_id in self._online)
@@ -175,30 +173,32 @@ class Waiting:
             final |= self.roster.heard & self._failures.keys()
         return not self.roster.started and self._online <= final
 
-    def _nobody_will_be_there(self) -> bool:
-        # All nodes of a simulation are there, but another type of message needs enough of them.
-        few = 1 if self._simulated and not self._without_function else self.num_selected
-        return few <= len(self._online & self._failures.keys()) and self._is_hopeless()
-
-    @property
     def _without_function(self) -> set[int]:
-        """Nodes whose app has no train function without a name."""
+        """Return the nodes whose app has no train function without a name."""
         return {node_id for node_id, why in self._failures.items() if NO_FUNCTION in why}
 
+    def _nobody_will_be_there(self) -> bool:
+        # All nodes of a simulation are there, but another type of message needs enough of them.
+        few = 1 if self._simulated and not self._without_function() else self.num_selected
+        return few <= len(self._online & self._failures.keys()) and self._is_hopeless()
+
     def _note_failures(self, nodes: Iterable[int]) -> None:
-        """Count the failures of nodes, and tell of each one's first at once."""
+        """Count the failures of nodes, each of which rests the longer, and tell of the first."""
         for node_id in sorted(nodes):
-            if node_id not in self.roster.failures:
+            times = self.roster.failures.get(node_id, 0) + 1
+            if times == 1:
                 log(WARNING, "Node %d takes no part for now: %s", node_id, self._failures[node_id])
-            self.roster.note_failure(node_id, self.record.round)
+            self.roster.failures[node_id] = times
+            self.roster.next_try[node_id] = self.record.round + timeouts.rounds_of_rest(times)
             self._untold.discard(node_id)
 
     def _tell(self) -> None:
         """Say now and then who is waited for."""
-        again = self._told > self._start
-        if time.monotonic() - self._told <= (timeouts.TELL_AGAIN if again else timeouts.TELL_FIRST):
+        now = time.monotonic()
+        pause = timeouts.TELL_FIRST if self._told == self._start else timeouts.TELL_AGAIN
+        if now - self._told <= pause:
             return
-        self._told = time.monotonic()
+        self._told = now
         silent = len(self._asking.waiting)
         log(
             INFO,
