@@ -6,6 +6,7 @@ import re
 import sys
 import threading
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import Enum
 from functools import partial
@@ -49,16 +50,19 @@ def is_setting(value: Any) -> bool:
 def kind_of(value: Any, path: str) -> str:
     """Return the kind of a value, a key of `KINDS` or ``"array"``, or raise `UnsavableError`."""
     torch: Any = sys.modules.get("torch")
-    kind = _BY_TYPE.get(type(value))
+    kind, problem = _BY_TYPE.get(type(value)), ""
     if kind and not (type(value) in _WITH_ATTRIBUTES and vars(value)):
-        problem = _problem(value)
+        if kind == "array" and not _is_plain(value.dtype):
+            problem = f"has the dtype {value.dtype}: a checkpoint holds arrays of numbers and text"
+        if kind == "datetime" and value.tzinfo not in (None, UTC):
+            problem = f"has the time zone {value.tzinfo!r}: use UTC"
     elif is_setting(value):
         problem = (
             f"is the {type(value).__name__} {getattr(value, '__qualname__', value)!r}, which was "
             "not there when the run started: make it part of the strategy before that"
         )
     elif torch is not None and isinstance(value, torch.UntypedStorage):
-        kind, problem = "storage", ""
+        kind = "storage"
     elif torch is not None and isinstance(value, torch.Tensor):
         kind, problem = "tensor", _problem_of_tensor(torch, value)
     else:
@@ -68,14 +72,8 @@ def kind_of(value: Any, path: str) -> str:
     return kind
 
 
-def _problem(value: Any) -> str:
-    if type(value) is np.ndarray:
-        plain = value.dtype.kind in "biufcSUMm" and np.dtype(value.dtype.str) == value.dtype
-        if not plain or value.dtype.metadata:
-            return f"has the dtype {value.dtype}: a checkpoint holds arrays of numbers and text"
-    if type(value) is datetime and value.tzinfo not in (None, UTC):
-        return f"has the time zone {value.tzinfo!r}: use UTC"
-    return ""
+def _is_plain(dtype: np.dtype) -> bool:
+    return dtype.kind in "biufcSUMm" and np.dtype(dtype.str) == dtype and not dtype.metadata
 
 
 def _problem_of_tensor(torch: Any, value: Any) -> str:
@@ -96,6 +94,10 @@ def _problem_of_tensor(torch: Any, value: Any) -> str:
 
 def _plain(*parts: Any) -> Parts:
     return [("", part) for part in parts]
+
+
+def _named(*names: str) -> Callable[[Any], Parts]:
+    return lambda value: [(f".{name}", getattr(value, name)) for name in names]
 
 
 def _parts_of_bit_generator(value: Any) -> Parts:
@@ -166,14 +168,10 @@ KINDS: dict[str, Kind] = {
         lambda v: _plain(v.isoformat(), v.fold),
         lambda text, fold: datetime.fromisoformat(text).replace(fold=fold),
     ),
-    "method": Kind(
-        [MethodType],
-        lambda v: [(".__func__", v.__func__), (".__self__", v.__self__)],
-        MethodType,
-    ),
+    "method": Kind([MethodType], _named("__func__", "__self__"), MethodType),
     "partial": Kind(
         [partial],
-        lambda v: [(".func", v.func), (".args", v.args), (".keywords", v.keywords)],
+        _named("func", "args", "keywords"),
         lambda function, args, keywords: partial(function, *args, **keywords),
     ),
     # Not as an array, which cuts zeros off its end.
@@ -189,9 +187,7 @@ KINDS: dict[str, Kind] = {
         _parts_of_bit_generator,
         _make_bit_generator,
     ),
-    "generator": Kind(
-        [np.random.Generator], lambda v: _plain(v.bit_generator), np.random.Generator
-    ),
+    "generator": Kind([np.random.Generator], _named("bit_generator"), np.random.Generator),
     "random-state": Kind(
         [np.random.RandomState],
         lambda v: _plain(v._bit_generator, v.get_state(legacy=False)),

@@ -170,13 +170,9 @@ def _problem_of_class(kind: type) -> str:
 
 def _slots(kind: type) -> list[str]:
     """Return the names of all slots of a class, as they are known outside of it."""
-    return [
-        name
-        for owner in kind.__mro__
-        if "__slots__" in vars(owner)
-        for name, member in vars(owner).items()
-        if isinstance(member, MemberDescriptorType)
-    ]
+    owners = [owner for owner in kind.__mro__ if "__slots__" in vars(owner)]
+    members = [member for owner in owners for member in vars(owner).items()]
+    return [name for name, member in members if isinstance(member, MemberDescriptorType)]
 
 
 KINDS = {
