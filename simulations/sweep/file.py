@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from ..toml_file import read_toml
 from ..validation import in_plain_words
 from .plan import Report
-from .sweep import PARAMETER, Sweep, read_parameters, short
+from .sweep import PARAMETER, Axes, Sweep, short
 
 __all__ = ["changed", "part_of", "read_sweep"]
 
@@ -27,7 +27,8 @@ def read_sweep(path: Path) -> Sweep:
     with in_plain_words(f"{path}: ", Sweep):
         if "parameters" in values:
             raise ValueError('unknown key parameters: write "rule.KEY" = [...] for each of them')
-        sweep = TypeAdapter(Sweep).validate_python({**values, "parameters": read_parameters(axes)})
+        values["parameters"] = TypeAdapter(Axes).validate_python(axes)
+        sweep = TypeAdapter(Sweep).validate_python(values)
         sweep.check_parameters()
     with in_plain_words(f"{path}: quick: ", Sweep):
         sweep.quickened().check_parameters()
@@ -58,44 +59,40 @@ def part_of(sweep: Sweep, only: Sequence[str]) -> Sweep:
 
     Claims on lines that are left out are left out too, and the title says what stays.
     """
-    seen = set()
+    axes = {**{axis: getattr(sweep, axis) for axis in _AXES}, **sweep.parameters}
+    kept: dict[str, Any] = {}
+    title = sweep.title
     for text in only:
-        axis, equals, values = text.partition("=")
-        axis = axis.strip()
-        axes = [*_AXES, *(f"{PARAMETER}{key}" for key in sweep.parameters)]
+        axis, equals, values = (part.strip() for part in text.partition("="))
         if not equals or axis not in axes:
             raise ValueError(
                 f"--only {text} must be AXIS=VALUES, such as shards=1,2; the axes are "
                 f"{', '.join(axes)}"
             )
-        if axis in seen:
+        if axis in kept:
             raise ValueError(f"--only {axis} is given twice: give all its values at once")
-        seen.add(axis)
-        sweep = _narrowed(sweep, axis, [v.strip() for v in values.split(",") if v.strip()])
-    return sweep
-
-
-def _narrowed(sweep: Sweep, axis: str, wanted: Sequence[str]) -> Sweep:
-    key = axis.removeprefix(PARAMETER)
-    values = sweep.parameters[key] if key != axis else getattr(sweep, axis)
-    there = {short(each): each for each in values}
-    text, known = f"--only {axis}={','.join(wanted)}", ", ".join(there) or "none"
-    if not set(wanted) <= there.keys():
-        raise ValueError(f"{text}: of {axis} the sweep has {known}")
-    kept = {name: value for name, value in there.items() if name in wanted}
-    # Of the two kinds of partitions one may go altogether.
-    other = {"shards": sweep.dirichlet, "dirichlet": sweep.shards}
-    if not kept and not other.get(axis):
-        raise ValueError(f"{text} leaves nothing: of {axis} the sweep has {known}")
-    if axis == "queue" and len(kept) == 1 < len(there):
-        raise ValueError(f"{text}: keep two of {known} or more, to compare")
-    changes: dict[str, Any] = {axis: tuple(kept.values())}
-    if key != axis:
-        changes = {"parameters": {**sweep.parameters, key: changes[axis]}}
-    if axis == "rules":
-        changes["rule"] = {name: own for name, own in sweep.rule.items() if name in kept}
-    title = f"{sweep.title}; only {axis} {', '.join(kept) or 'none'}"
-    part = replace(sweep, **changes, title=title, report=Report())
+        wanted = [value.strip() for value in values.split(",") if value.strip()]
+        there = {short(value): value for value in axes[axis]}
+        may_go = wanted or axis in ("shards", "dirichlet")  # of which one is enough
+        if not may_go or not set(wanted) <= there.keys():
+            known = ", ".join(there) or "none"
+            raise ValueError(f"--only {text}: of {axis} the sweep has {known}")
+        if axis == "queue" and len(set(wanted)) == 1 < len(there):
+            raise ValueError(f"--only {text}: keep two of {', '.join(there)} or more, to compare")
+        kept[axis] = tuple(value for name, value in there.items() if name in wanted)
+        title += f"; only {axis} {', '.join(map(short, kept[axis])) or 'none'}"
+    if not kept:
+        return sweep
+    rules = kept.get("rules", sweep.rules)
+    with in_plain_words(f"--only {', '.join(only)}: "):
+        part = replace(
+            sweep,
+            **{axis: values for axis, values in kept.items() if axis in _AXES},
+            parameters={key: kept.get(key, values) for key, values in sweep.parameters.items()},
+            rule={name: own for name, own in sweep.rule.items() if name in rules},
+            title=title,
+            report=Report(),
+        )
     lines = {cell.line for cell in part.cells()}
     if sweep.reference not in lines:
         return replace(part, report=replace(sweep.report, reference="", claims=()))

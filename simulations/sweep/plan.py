@@ -33,7 +33,7 @@ class _Claim:
     @property
     def last_round(self) -> int:
         """The last round that the claim speaks of by its number."""
-        return 1
+        return max(getattr(self, name, 1) for name in ("by", "after", "start"))
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -72,11 +72,6 @@ class Sooner(_Claim):
     by: Count
     after: Count
 
-    @property
-    def last_round(self) -> int:
-        """The later of the two."""
-        return max(self.by, self.after)
-
     def judge(self, lines: Lines) -> Outcome:
         """Compare the median rounds that reach the target."""
         medians = {line: rounds_to_reach(runs, self.target)[0] for line, runs in lines.items()}
@@ -93,11 +88,6 @@ class Ahead(_Claim):
 
     kind: Literal["ahead"]
     start: Count = Field(alias="from")
-
-    @property
-    def last_round(self) -> int:
-        """Where it begins."""
-        return self.start
 
     def judge(self, lines: Lines) -> Outcome:
         """Compare the mean accuracies round by round."""
