@@ -4,11 +4,9 @@ Each message becomes a ``get_properties`` request: to any other, an older client
 all of its weights.
 """
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -23,19 +21,15 @@ from flwr.serverapp import Grid
 from pncs_flower.properties import pack_properties, unpack_properties
 from pncs_flower.protocol import MARKER, SUMMARY
 
-__all__ = ["ProxyGrid", "give_id", "only_array"]
+from ..replies.arrays import NUMPY, read_array
+
+__all__ = ["ProxyGrid", "error_reply", "give_id", "to_array"]
 
 _FIRST_NODE_ID = 1000
 _REMEDY = (
     "is its client wrapped, SummaryClient(MyClient().to_client(), context)? See "
     "pncs_flower.clients.legacy"
 )
-
-
-def _not_there(*_: Any, **__: Any) -> Any:
-    raise NotImplementedError(
-        "an older server has no run, and its clients are asked and answer in one call"
-    )
 
 
 class ProxyGrid(Grid):
@@ -47,16 +41,16 @@ class ProxyGrid(Grid):
         self.proxies: dict[int, ClientProxy] = {}
         self._id_of: dict[str, int] = {}
 
-    # The rest of Flower's interface, which nothing calls.
-    push_messages = pull_messages = set_run = create_message = _not_there
-    run = property(_not_there)
+    # The rest of Flower's interface, which nothing calls: an older server has no run, and its
+    # clients are asked and answer in one call.
+    push_messages = pull_messages = set_run = create_message = run = None  # type: ignore[assignment]
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the node ids of the clients that are connected."""
-        online = [] if self.manager is None else list(self.manager.all().values())
-        for proxy in online:
-            self.proxies[self.node_id(proxy)] = proxy  # a client may be back under another proxy
-        return [self.node_id(proxy) for proxy in online]
+        online = {} if self.manager is None else self.manager.all()
+        nodes = {self.node_id(proxy): proxy for proxy in online.values()}
+        self.proxies |= nodes  # a client may be back under another proxy
+        return list(nodes)
 
     def node_id(self, proxy: ClientProxy) -> int:
         """Return the node id of a client."""
@@ -66,20 +60,18 @@ class ProxyGrid(Grid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Ask each client in a thread of its own, and return the answers that come in time."""
-        answers: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        asked = list(messages)
-        for message in asked:
+        answers: list[Message] = []
+        threads = []
+        for message in messages:
             give_id(message)
+            ask = partial(self._ask, message, timeout, answers.append)
             # A client that never answers keeps its thread, which must not keep the process.
-            ask = partial(self._ask, message, timeout, answers.put)
-            threading.Thread(target=ask, daemon=True).start()
+            threads.append(threading.Thread(target=ask, daemon=True))
+            threads[-1].start()
         end = None if timeout is None else time.monotonic() + timeout
-        taken: list[Message] = []
-        with suppress(queue.Empty):
-            for _ in asked:
-                left = None if end is None else max(0.0, end - time.monotonic())
-                taken.append(answers.get(timeout=left))
-        return taken
+        for thread in threads:
+            thread.join(None if end is None else max(0.0, end - time.monotonic()))
+        return answers.copy()
 
     def _ask(self, message: Message, timeout: float | None, put: Callable[[Message], None]) -> None:
         proxy = self.proxies[message.metadata.dst_node_id]
@@ -89,8 +81,12 @@ class ProxyGrid(Grid):
             put(Message(_answer(result), reply_to=message))
         # Whatever goes wrong with one client, in the network or in its app, is its error reply.
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            put(Message(Error(ErrorCode.UNKNOWN, reason), reply_to=message))
+            put(error_reply(message, f"{type(error).__name__}: {error}"))
+
+
+def error_reply(message: Message, reason: str) -> Message:
+    """Return a client's failure as the reply to a message."""
+    return Message(Error(ErrorCode.UNKNOWN, reason), reply_to=message)
 
 
 def give_id(message: Message) -> None:
@@ -98,18 +94,20 @@ def give_id(message: Message) -> None:
     message.metadata.__dict__["_message_id"] = uuid4().hex
 
 
-def only_array(data: bytes) -> Array:
-    """Return bytes in NumPy's format as an array; what they hold is checked by who reads them."""
-    return Array(dtype="", shape=(), stype="numpy.ndarray", data=data)
+def to_array(data: bytes) -> Array:
+    """Return an array that knows its dtype and shape; one that cannot be read is left as it is."""
+    array = Array(dtype="", shape=(), stype=NUMPY, data=data)
+    try:
+        values = read_array(array)
+    except ValueError:
+        return array
+    return Array(dtype=str(values.dtype), shape=values.shape, stype=NUMPY, data=data)
 
 
 def _request(content: RecordDict) -> GetPropertiesIns:
-    config: dict[str, Any] = {}
-    arrays: dict[str, bytes] = {}
-    for name, record in content.config_records.items():
-        config |= {} if name == MARKER else record
-    for model in content.array_records.values():
-        arrays |= {name: array.data for name, array in model.items()}
+    model = content.array_records.get("arrays", ArrayRecord())
+    arrays = {name: array.data for name, array in model.items()}
+    config: dict[str, Any] = {**content.config_records.get("config", {})}
     return GetPropertiesIns(pack_properties(content.config_records[MARKER], arrays, config))
 
 
@@ -120,5 +118,5 @@ def _answer(result: GetPropertiesRes) -> RecordDict:
     if unpacked is None:
         raise ValueError(f"its properties are not what was asked for; {_REMEDY}")
     marker, arrays, _ = unpacked
-    summary = ArrayRecord({name: only_array(data) for name, data in arrays.items()})
+    summary = ArrayRecord({name: to_array(data) for name, data in arrays.items()})
     return RecordDict({MARKER: ConfigRecord(marker), SUMMARY: summary})

@@ -6,28 +6,38 @@ pre-round goes through ``get_properties``. All else is what the message strategi
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, count
+from logging import INFO
 from typing import Any
 
-from flwr.app import ConfigRecord, Error, Message
-from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar
-from flwr.common.constant import ErrorCode
-from flwr.server.client_manager import ClientManager
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.common import EvaluateIns, FitIns, FitRes, Parameters, Scalar, log
+from flwr.server.client_manager import ClientManager, SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy as MessageStrategy
 
 from pncs_flower.properties import pack_properties
-from pncs_flower.protocol import KEPT, MARKER
+from pncs_flower.protocol import KEPT, MARKER, NUM_EXAMPLES
 
+from ..base_strategy import check_limits
+from ..errors import TooFewClientsError
 from ..grids.exchange import content_bytes
 from ..grids.releases import set_task_identity
 from ..record import RoundRecord
+from ..replies.arrays import NUMPY
 from ..selection import SelectionStrategy
-from .base import Failure, LegacyBase, to_parameters
-from .grid import ProxyGrid, give_id
+from .grid import ProxyGrid, error_reply, give_id, to_array
 
 __all__ = ["LegacySelection"]
 
 _RUN_ID = 1
+
+Answer = tuple[ClientProxy, Any]  # a client, and its result
+Failure = Answer | BaseException
+Metrics = dict[str, Scalar]
 
 
 class LegacySelection(Strategy):
@@ -41,10 +51,9 @@ class LegacySelection(Strategy):
         The older strategy: it configures, aggregates and evaluates.
     selection : callable
         The selection strategy, such as `PNCS` or `GradientMemory`.
-    array_names : sequence of str, optional (default: None)
+    array_names : sequence of str, optional (default: ``["0", "1", ...]``)
         Names of the model's arrays, which the older interface does not know, such as those of a
-        PyTorch state dict. Arrays that share a name up to the last dot are one layer. If None,
-        they are ``"0"``, ``"1"``, ..., and each is a layer of its own.
+        PyTorch state dict. Arrays that share a name up to the last dot are one layer.
     **options
         Those of the selection strategy, except ``checkpoint`` and ``ride_along``, for which the
         older loop of rounds has no place.
@@ -52,7 +61,7 @@ class LegacySelection(Strategy):
     Raises
     ------
     TypeError
-        If the base is no older strategy, or an option is ``checkpoint`` or ``ride_along``.
+        If the base is no older strategy, or such an option is given.
     ValueError
         If the base would wait for more clients than are chosen, or leave some out; and as for the
         selection strategy.
@@ -77,11 +86,19 @@ class LegacySelection(Strategy):
                 f"{name} is not for an older server, whose loop of rounds has no place for it: "
                 "leave it out, or move the app to flwr.serverapp.strategy"
             )
-        self._grid = ProxyGrid()
-        self._base = LegacyBase(base, array_names, self._grid)
+        if not isinstance(base, Strategy):
+            raise TypeError(
+                f"base is {type(base).__name__}, but must be a strategy of flwr.server.strategy; "
+                "strategies of flwr.serverapp.strategy need no bridge: PNCS(FedAvg())"
+            )
+        self._base = LegacyBase(base, array_names)
         self._selection = selection(self._base, **options)
-        self._base.check(self._selection.rule.num_selected)
-        self._sent: dict[int, Message] = {}
+        self._sent: dict[int, Message] = {}  # in this phase, by node
+        inner: object = base
+        while isinstance(inner, Strategy):
+            limits = ("min_fit_clients", "min_available_clients")
+            check_limits(inner, self._selection.rule.num_selected, limits, "fit")
+            inner = getattr(inner, "strategy", None)
 
     @property
     def history(self) -> list[RoundRecord]:
@@ -97,94 +114,216 @@ class LegacySelection(Strategy):
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Carry out the pre-round, choose, and return the instructions for the chosen."""
-        configure = self._selection.configure_train
-        pairs = self._configure(configure, server_round, parameters, client_manager)
+        given = self._given(parameters, client_manager)
+        messages = self._selection.configure_train(server_round, *given)
         chosen: list[tuple[ClientProxy, FitIns]] = []
-        for proxy, instruction, message in pairs:
-            marker = {k: v for k, v in message.content[MARKER].items() if k != KEPT}
+        for node_id, (proxy, instruction) in self._instructions(messages).items():
+            marker = {k: v for k, v in self._sent[node_id].content[MARKER].items() if k != KEPT}
             config = pack_properties(marker, {}, instruction.config)
             # With the weights, even to a client that has its update: its mods may look for them.
             chosen.append((proxy, FitIns(instruction.parameters, config)))
-        if chosen:
-            self.history[-1].bytes_down["training"] = sum(
-                content_bytes(self._base.content(instruction)) for _, instruction in chosen
-            )
+        self.history[-1].bytes_down["training"] = sum(
+            content_bytes(self._base.content(instruction)) for _, instruction in chosen
+        )
         return chosen
 
     def aggregate_fit(
-        self,
-        server_round: int,
-        results: list[tuple[ClientProxy, FitRes]],
-        failures: list[Failure],
-    ) -> tuple[Parameters | None, dict[str, Scalar]]:
+        self, server_round: int, results: list[Answer], failures: list[Failure]
+    ) -> tuple[Parameters | None, Metrics]:
         """Drop the updates that cannot be used; the base aggregates the others, by client."""
         replies = self._replies(results, failures)
         arrays, _ = self._selection.aggregate_train(server_round, replies)
         _, metrics = self._base.aggregated
-        return (None if arrays is None else to_parameters(arrays)), metrics
+        return (None if arrays is None else _to_parameters(arrays)), metrics
 
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
         """Have the base strategy configure evaluation, on the clients that take part."""
-        configure = self._selection.configure_evaluate
-        pairs = self._configure(configure, server_round, parameters, client_manager)
-        return [(proxy, instruction) for proxy, instruction, _ in pairs]
+        given = self._given(parameters, client_manager)
+        messages = self._selection.configure_evaluate(server_round, *given)
+        return list(self._instructions(messages).values())
 
     def aggregate_evaluate(
-        self,
-        server_round: int,
-        results: list[tuple[ClientProxy, EvaluateRes]],
-        failures: list[Failure],
-    ) -> tuple[float | None, dict[str, Scalar]]:
+        self, server_round: int, results: list[Answer], failures: list[Failure]
+    ) -> tuple[float | None, Metrics]:
         """Have the base strategy aggregate the evaluation, sorted by client."""
         self._selection.aggregate_evaluate(server_round, self._replies(results, failures))
-        loss, metrics = self._base.aggregated
-        return loss, metrics
+        return self._base.aggregated
 
-    def evaluate(
-        self, server_round: int, parameters: Parameters
-    ) -> tuple[float, dict[str, Scalar]] | None:
+    def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, Metrics] | None:
         """Have the base strategy evaluate the model on the server."""
         return self._base.older.evaluate(server_round, parameters)
 
-    def _configure(
-        self,
-        configure: Callable[..., Iterable[Message]],
-        server_round: int,
-        parameters: Parameters,
-        client_manager: ClientManager,
-    ) -> list[tuple[ClientProxy, Any, Message]]:
-        """Have the selection configure a phase: each client, its instruction and its message."""
+    def _given(
+        self, parameters: Parameters, client_manager: ClientManager
+    ) -> tuple[ArrayRecord, ConfigRecord, Grid]:
+        """Return what a message strategy is given to configure a phase."""
         set_task_identity(_RUN_ID)
-        self._grid.manager, self._base.parameters = client_manager, parameters
-        arrays = self._base.arrays(parameters)
-        messages = list(configure(server_round, arrays, ConfigRecord(), self._grid))
-        self._sent = {message.metadata.dst_node_id: message for message in messages}
-        for message in messages:
-            give_id(message)
-        return [
-            (self._grid.proxies[node_id], self._base.instruction(node_id), message)
-            for node_id, message in self._sent.items()
-        ]
+        self._base.grid.manager = client_manager
+        return self._base.arrays(parameters), ConfigRecord(), self._base.grid
 
-    def _replies(
-        self, results: Iterable[tuple[ClientProxy, Any]], failures: Sequence[Failure]
-    ) -> list[Message]:
+    def _instructions(self, messages: Iterable[Message]) -> dict[int, tuple[ClientProxy, Any]]:
+        """Return, by node, what the base strategy wants sent in place of these messages."""
+        self._sent = {message.metadata.dst_node_id: message for message in messages}
+        for message in self._sent.values():
+            give_id(message)
+        # Where the clients were asked for summaries, it was asked before they were chosen, and has
+        # one instruction for all.
+        any_of = dict.fromkeys(self._sent, next(iter(self._base.instructions.values()), None))
+        instructions = any_of | self._base.instructions
+        return {n: (self._base.grid.proxies[n], instructions[n]) for n in self._sent}
+
+    def _replies(self, results: list[Answer], failures: list[Failure]) -> list[Message]:
         """Return what came back, and what did not, as replies to the messages of this phase."""
-        outcomes = {self._grid.node_id(proxy): (proxy, outcome) for proxy, outcome in results}
-        self._base.outcomes, self._base.failures = outcomes, list(failures)
-        replies = [
-            self._base.reply(self._sent[node_id], outcome)
-            for node_id, (_, outcome) in outcomes.items()
-        ]
+        base = self._base
+        base.answers = {base.grid.node_id(proxy): (proxy, result) for proxy, result in results}
+        base.failures, base.aggregated = failures, (None, {})
         # An exception does not say whose it is.
         reason = "; ".join(dict.fromkeys(map(_describe, failures))) or "no result"
-        return replies + [
-            Message(Error(ErrorCode.UNKNOWN, reason), reply_to=message)
-            for node_id, message in self._sent.items()
-            if node_id not in outcomes
+        return [
+            base.reply(message) or error_reply(message, reason) for message in self._sent.values()
         ]
+
+
+@dataclass(eq=False)
+class LegacyBase(MessageStrategy):
+    """A strategy of the older interface, in the form of a message strategy."""
+
+    older: Strategy
+    names: Sequence[str] | None
+    grid: ProxyGrid = field(default_factory=ProxyGrid)
+    # Of the last phase, by node: what the strategy sent, and what came back.
+    instructions: dict[int, Any] = field(default_factory=dict)
+    answers: dict[int, Answer] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    aggregated: tuple[Any, Metrics] = (None, {})
+
+    # An older client always says how many examples it has trained on.
+    weighted_by_key = NUM_EXAMPLES
+
+    def arrays(self, parameters: Parameters) -> ArrayRecord:
+        """Return a model under the names of its arrays."""
+        if parameters.tensor_type != NUMPY:
+            raise ValueError(
+                f"the model's tensors are of type {parameters.tensor_type!r}, but must be "
+                f"{NUMPY!r}, as flwr.common.ndarrays_to_parameters makes them"
+            )
+        number = len(parameters.tensors)
+        if self.names is not None and len(self.names) != number:
+            raise ValueError(f"array_names are {len(self.names)}, but the model has {number}")
+        return self._named(parameters)
+
+    def content(self, instruction: FitIns | EvaluateIns) -> RecordDict:
+        """Return an instruction as the content of a message."""
+        arrays, config = self.arrays(instruction.parameters), ConfigRecord({**instruction.config})
+        return RecordDict({"arrays": arrays, "config": config})
+
+    def reply(self, message: Message) -> Message | None:
+        """Return a client's result, if there is one, as the reply to a message."""
+        if message.metadata.dst_node_id not in self.answers:
+            return None
+        _, result = self.answers[message.metadata.dst_node_id]
+        numbers = {
+            name: value
+            for name, value in result.metrics.items()
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
+        }
+        metrics = MetricRecord({**numbers, NUM_EXAMPLES: result.num_examples})
+        content = RecordDict({"metrics": metrics})
+        if isinstance(result, FitRes):
+            content["arrays"] = self._named(result.parameters)
+        return Message(content, reply_to=message)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Have the strategy configure training, as messages."""
+        pairs = self.older.configure_fit(server_round, _to_parameters(arrays), self._view(grid))
+        return self._messages(MessageType.TRAIN, server_round, pairs)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Have the strategy configure evaluation, as messages."""
+        model, view = _to_parameters(arrays), self._view(grid)
+        pairs = self.older.configure_evaluate(server_round, model, view)
+        return self._messages(MessageType.EVALUATE, server_round, pairs)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Have the strategy aggregate what the replies hold; the rest counts as failed."""
+        unused = dict(self.answers)
+        results = []
+        for reply in replies:
+            proxy, result = unused.pop(reply.metadata.src_node_id)
+            # An update's arrays may have been clipped.
+            parameters = _to_parameters(reply.content.array_records["arrays"])
+            results.append((proxy, replace(result, parameters=parameters)))
+        failures = [*self.failures, *unused.values()]
+        self.aggregated = self.older.aggregate_fit(server_round, results, failures)
+        model, _ = self.aggregated
+        return (None if model is None else self.arrays(model)), None
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Have the strategy aggregate the results of evaluation, in the order of the replies."""
+        results = [self.answers[reply.metadata.src_node_id] for reply in replies]
+        self.aggregated = self.older.aggregate_evaluate(server_round, results, self.failures)
+        return None
+
+    def summary(self) -> None:
+        """Log which strategy it is."""
+        log(INFO, "\t│\t└──%r", self.older)
+
+    def _view(self, grid: Grid) -> "_View":
+        return _View(self.grid.proxies[node_id] for node_id in grid.get_node_ids())
+
+    def _messages(
+        self, message_type: str, server_round: int, pairs: Iterable[tuple[ClientProxy, Any]]
+    ) -> list[Message]:
+        self.instructions = {self.grid.node_id(proxy): ins for proxy, ins in pairs}
+        # Most strategies have one instruction for all.
+        contents = {id(ins): self.content(ins) for ins in self.instructions.values()}
+        return [
+            Message(contents[id(ins)], node_id, message_type, group_id=str(server_round))
+            for node_id, ins in sorted(self.instructions.items())
+        ]
+
+    def _named(self, parameters: Parameters) -> ArrayRecord:
+        given = self.names or ()
+        names = chain(given, map(str, count(len(given))))
+        return ArrayRecord(dict(zip(names, map(to_array, parameters.tensors), strict=False)))
+
+
+class _View(SimpleClientManager):
+    """A client manager that shows some of the clients, and does not wait for others."""
+
+    def __init__(self, proxies: Iterable[ClientProxy]) -> None:
+        super().__init__()
+        self.clients = {proxy.cid: proxy for proxy in proxies}
+
+    def wait_for(self, num_clients: int, timeout: int = 0) -> bool:
+        """Tell at once where so many clients will never be there."""
+        if num_clients > len(self.clients):
+            raise TooFewClientsError(
+                f"the base strategy waits for {num_clients} clients, but is given "
+                f"{len(self.clients)}: lower its min_fit_clients, min_evaluate_clients and "
+                "min_available_clients"
+            )
+        return True
+
+    def sample(self, num_clients: int, *rest: Any, **named: Any) -> list[ClientProxy]:
+        """Draw from the clients shown."""
+        self.wait_for(num_clients)
+        return super().sample(num_clients, *rest, **named)
+
+
+def _to_parameters(arrays: ArrayRecord) -> Parameters:
+    """Return a model without the names of its arrays."""
+    return Parameters([array.data for array in arrays.values()], NUMPY)
 
 
 def _describe(failure: Failure) -> str:

@@ -106,13 +106,17 @@ def wrapped(number: int, client: NumPyClient | None = None, **options: Any) -> S
     return SummaryClient(client.to_client(), context(number), **options)
 
 
-def serve(
-    strategy: LegacySelection, clients: list[Client] | None = None, rounds: int = 4
-) -> Server:
+def make_server(strategy: LegacySelection, clients: list[Client] | None = None) -> Server:
     manager = SimpleClientManager()
     for number, client in enumerate(clients or [wrapped(k) for k in range(CLIENTS)]):
         manager.register(DirectProxy(number, client))
-    server = Server(client_manager=manager, strategy=strategy)
+    return Server(client_manager=manager, strategy=strategy)
+
+
+def serve(
+    strategy: LegacySelection, clients: list[Client] | None = None, rounds: int = 4
+) -> Server:
+    server = make_server(strategy, clients)
     server.fit(num_rounds=rounds, timeout=None)
     return server
 
@@ -145,17 +149,29 @@ def test_a_chosen_client_sends_what_it_kept():
     ]
 
 
-def test_a_client_that_lost_what_it_kept_trains_again():
-    class Forgetful(SummaryClient):
-        def fit(self, ins):
-            self._context.state.clear()
-            return super().fit(ins)
+class Forgetful(SummaryClient):
+    """Has lost the update that it kept."""
 
+    def fit(self, ins):
+        self._context.state.clear()
+        return super().fit(ins)
+
+
+class Swapping(SummaryClient):
+    """Has kept an update for another pre-round than this one."""
+
+    def fit(self, ins):
+        self._context.state["pncs-kept"]["ticket"] = "of another one"
+        return super().fit(ins)
+
+
+@pytest.mark.parametrize("kind", [Forgetful, Swapping])
+def test_a_client_that_has_not_kept_the_update_of_this_pre_round_trains_again(kind):
     clients = [CountingClient(number) for number in range(3)]
     strategy = legacy_app.make_strategy()
     serve(
         strategy,
-        [Forgetful(client.to_client(), context(k)) for k, client in enumerate(clients)],
+        [kind(client.to_client(), context(k)) for k, client in enumerate(clients)],
         rounds=1,
     )
     assert len(strategy.history[0].delivered) == 2
@@ -336,6 +352,20 @@ def test_an_evaluation_that_would_wait_for_ever_is_an_error():
         serve(LegacySelection(base, PNCS, num_selected=2))
 
 
+def test_where_no_evaluation_can_be_used_there_is_no_loss():
+    class Unweighed(client_fn_app.TargetClient):
+        def evaluate(self, parameters, config):
+            loss, _, metrics = super().evaluate(parameters, config)
+            return loss, 0, metrics
+
+    strategy = LegacySelection(legacy_app.base(), RoundRobin, num_selected=2)
+    server = make_server(strategy, [wrapped(k, Unweighed(k)) for k in range(3)])
+    history, _ = server.fit(num_rounds=1, timeout=None)
+    assert history.losses_distributed == []
+    assert strategy.history[0].delivered == ["0", "1"]
+    assert "there is none" in strategy.history[0].notes[-1]
+
+
 @pytest.mark.parametrize("option", ["checkpoint", "ride_along"])
 def test_options_without_a_place_are_refused(option):
     with pytest.raises(TypeError, match=f"{option} is not for an older server"):
@@ -445,20 +475,3 @@ def test_a_server_fn_app_on_ray_chooses_as_a_message_strategy():
         process.wait()
     strategy, _ = new_style(PNCS, 5, legacy_app.ROUNDS)
     assert choices == [record.chosen for record in strategy.history]
-
-
-def test_an_update_kept_for_another_pre_round_is_not_sent_through_the_bridge_either():
-    class Swapping(SummaryClient):
-        def fit(self, ins):
-            self._context.state["pncs-kept"]["ticket"] = "of another one"
-            return super().fit(ins)
-
-    clients = [CountingClient(number) for number in range(3)]
-    strategy = legacy_app.make_strategy()
-    serve(
-        strategy,
-        [Swapping(client.to_client(), context(k)) for k, client in enumerate(clients)],
-        rounds=1,
-    )
-    assert len(strategy.history[0].delivered) == 2
-    assert sum(len(client.configs) for client in clients) == 3 + 2
