@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from pncs_flower.backend import Array
+from pncs_flower.rows import Array
 
 __all__ = [
     "FORMS",

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from pncs_flower import forms, pair_sums
-from pncs_flower.backend import Array, Precision, Rows
+from pncs_flower import forms
 from pncs_flower.forms import FORMS, Form
+from pncs_flower.rows import Array, Precision, Rows
 
 __all__ = ["FORMS", "Form", "cosine", "layered_cosine", "pairwise_cosine"]
 
@@ -86,7 +86,7 @@ def pairwise_cosine(gradients: Any, p: float = 4, form: Form = "squared") -> Arr
     """
     forms.check_parameters(p, form)
     rows = Rows.of(gradients)
-    largest = pair_sums.largest_magnitudes(rows)
+    largest = rows.largest_magnitudes()
     broken = np.flatnonzero(~np.isfinite(largest))
     if len(broken):
         raise ValueError(
@@ -120,7 +120,7 @@ def _by_products(rows: Rows, scales: np.ndarray, p: int, form: Form) -> Array:
     """All pairs from matrix products, and those that cancel in them once more, one by one."""
     xp = rows.xp
     for precision in dict.fromkeys((_product_precision(rows, form), "float64")):
-        products = pair_sums.power_products(rows, scales, p, precision)
+        products = rows.power_products(scales, p, precision)
         # <u^(p/2), u^(p/2)> is |u|^p; a zero row has none, and its similarities are cleared later.
         relative = xp.diagonal(products[-1]) ** (1 / p)
         relative = xp.where(relative == 0, xp.ones_like(relative), relative)
@@ -137,10 +137,9 @@ def _by_products(rows: Rows, scales: np.ndarray, p: int, form: Form) -> Array:
     for pairs, high, gap in reported:
         if len(pairs):
             first, second = pairs[:, 0], pairs[:, 1]
-            ratio, larger = forms.norm_ratio(xp, norms[first], norms[second], form)
-            divisors = _divisors(xp, norms[first], norms[second], form)
+            ratio, larger, divisors = _scales(xp, norms[first], norms[second], form)
             divisors[1] *= -xp.sign(gap)
-            low = pair_sums.pair_power_sums(rows, first, second, divisors, p)
+            low = rows.pair_power_sums(first, second, divisors, p)
             values = forms.score(xp, p, form, high, low, gap, ratio, larger)
             similarity[first, second] = values
             similarity[second, first] = values
@@ -150,35 +149,34 @@ def _by_products(rows: Rows, scales: np.ndarray, p: int, form: Form) -> Array:
 def _by_pairs(rows: Rows, scales: np.ndarray, p: float, form: Form) -> Array:
     """All pairs, a pass over the coordinates of each."""
     xp = rows.xp
-    norms = pair_sums.power_norms(rows, scales, p)
+    norms = rows.power_norms(scales, p)
     norms = xp.where(norms == 0, xp.ones_like(norms), norms) * rows.beside(scales)
     first, second = map(rows.beside, np.triu_indices(rows.num_rows, 1))
-    ratio, larger = forms.norm_ratio(xp, norms[first], norms[second], form)
-    divisors = _divisors(xp, norms[first], norms[second], form)
-    plus = pair_sums.pair_power_sums(rows, first, second, divisors, p)
+    ratio, larger, divisors = _scales(xp, norms[first], norms[second], form)
+    plus = rows.pair_power_sums(first, second, divisors, p)
     divisors[1] *= -1
-    minus = pair_sums.pair_power_sums(rows, first, second, divisors, p)
+    minus = rows.pair_power_sums(first, second, divisors, p)
     gap = plus - minus
     unequal = ratio < _UNEQUAL
     if unequal.any():
         divisors[1] *= -1
-        gap[unequal] = pair_sums.pair_gaps(
-            rows, first[unequal], second[unequal], divisors[:, unequal], p
-        )
+        gap[unequal] = rows.pair_gaps(first[unequal], second[unequal], divisors[:, unequal], p)
     high, low = xp.maximum(plus, minus), xp.minimum(plus, minus)
     similarity = rows.zeros(rows.num_rows, rows.num_rows)
     similarity[first, second] = forms.score(xp, p, form, high, low, gap / ratio, ratio, larger)
     return forms.mirrored(xp, similarity, norms, form)
 
 
-def _divisors(xp: Any, first: Array, second: Array, form: Form) -> Array:
-    """Return what u and v of each pair are divided by, shape (2, n)."""
+def _scales(xp: Any, first: Array, second: Array, form: Form) -> tuple[Array, Array, Array]:
+    """Return `norm_ratio` of pairs, and what u and v of each are divided by, shape (2, n)."""
+    ratio, larger = forms.norm_ratio(xp, first, second, form)
+    own = xp.stack([first, second])
     if form == "normalized":
-        return xp.stack([first, second])
+        return ratio, larger, own
     # Where the form leaves their scales alone, by the larger norm, so that equal values cancel
-    # exactly; a vector too small beside the other is taken to be as large as `norm_ratio` says.
-    own, larger = xp.stack([first, second]), xp.maximum(first, second)
-    return xp.where(own / larger < forms.SMALLEST_RATIO, own / forms.SMALLEST_RATIO, larger)
+    # exactly; a vector too small beside the other is taken to be as large as the ratio says.
+    small = own / larger < forms.SMALLEST_RATIO
+    return ratio, larger, xp.where(small, own / forms.SMALLEST_RATIO, larger)
 
 
 def _product_precision(rows: Rows, form: Form) -> Precision:

@@ -7,9 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from pncs_flower.backend import Rows
-from pncs_flower.pair_sums import pair_power_sums, power_products
 from pncs_flower.protocol import SummaryKind
+from pncs_flower.rows import Rows
 from pncs_flower.sketches import parse_sketch
 
 from ..asking import SketchRule
@@ -26,14 +25,14 @@ _TIE = 1e-9  # sums that differ by less are equal: their last bits depend on the
 def pairwise_distances(vectors: np.ndarray) -> np.ndarray:
     """Return the L2 distance of every two of K vectors, shape (K, K); exactly 0 for equal ones."""
     rows, count = Rows.of(vectors), len(vectors)
-    (products,) = power_products(rows, np.ones(count), 2, "float64")
+    (products,) = rows.power_products(np.ones(count), 2, "float64")
     norms = np.diagonal(products)
     sums = norms[:, None] + norms[None, :]
     squares = np.maximum(sums - 2 * products, 0)
     np.fill_diagonal(squares, 0.0)
     one, other = np.nonzero(np.triu(squares <= _CANCELLED * sums, 1))
     signs = np.ones((2, len(one))) * [[1], [-1]]
-    squares[one, other] = squares[other, one] = pair_power_sums(rows, one, other, signs, 2)
+    squares[one, other] = squares[other, one] = rows.pair_power_sums(one, other, signs, 2)
     return np.asarray(np.sqrt(squares))
 
 

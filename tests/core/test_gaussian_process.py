@@ -6,12 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
-from pncs_flower.gaussian_process import (
-    condition,
-    covariance,
-    fit,
-    negative_log_likelihood,
-)
+from pncs_flower.gaussian_process import condition, covariance, fit, likelihood_gradient
 
 NOISE = 0.1
 
@@ -38,15 +33,9 @@ def reference(x: np.ndarray, changes: np.ndarray, weights: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("clients", [1, 2, 6, 20])
-def test_likelihood_is_that_of_the_normal_distribution(clients: int) -> None:
-    x, changes, weights = example(clients, clients)
-    value, _ = negative_log_likelihood(x, changes, weights, NOISE)
-    assert value == pytest.approx(reference(x, changes, weights), rel=1e-9)
-
-
-def test_gradient_is_that_of_the_likelihood() -> None:
-    x, changes, weights = example(1)
-    _, gradient = negative_log_likelihood(x, changes, weights, NOISE)
+def test_gradient_is_that_of_the_likelihood(clients: int) -> None:
+    x, changes, weights = example(1, clients)
+    gradient = likelihood_gradient(x, changes, weights, NOISE)
     step, expected = 1e-6, np.zeros_like(x)
     for place in np.ndindex(*x.shape):
         ends = []
@@ -55,8 +44,9 @@ def test_gradient_is_that_of_the_likelihood() -> None:
             moved[place] += sign * step
             ends.append(reference(moved, changes, weights))
         expected[place] = (ends[0] - ends[1]) / (2 * step)
-    # Central differences of values of some hundreds: 1e-16 * 1e2 / 1e-6 of noise.
-    np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-5)
+    # Central differences of values of some thousands, from an eigendecomposition: 1e-15 relative
+    # noise of those, over 1e-6.
+    np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-4)
 
 
 @settings(deadline=None)

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from pncs_flower import cosine, pairwise_cosine
-from pncs_flower.backend import Rows
-from pncs_flower.pair_sums import power_products
+from pncs_flower.rows import Rows
 from pncs_flower.similarity import FORMS, Form
 
 TOLERANCE = 1e-6
@@ -148,7 +147,7 @@ def test_products_leave_the_precision_of_torch_as_it_was() -> None:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
-        power_products(Rows.of(torch.ones(2, 3)), np.ones(2), 4, "float32")
+        Rows.of(torch.ones(2, 3)).power_products(np.ones(2), 4, "float32")
         assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision(before)

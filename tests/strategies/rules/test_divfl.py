@@ -34,7 +34,7 @@ def test_distances_are_not_squared() -> None:
 def test_blocks_of_coordinates_add_up(monkeypatch) -> None:
     vectors = np.random.default_rng(0).normal(size=(5, 103))
     expected = [[np.linalg.norm(a - b) for a in vectors] for b in vectors]
-    monkeypatch.setattr("pncs_flower.pair_sums._WIDEST", 10)
+    monkeypatch.setattr("pncs_flower.rows._WIDEST", 10)
     np.testing.assert_allclose(pairwise_distances(vectors), expected, rtol=1e-14, atol=0)
 
 
