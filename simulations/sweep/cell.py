@@ -1,33 +1,23 @@
 """A run of a sweep, and the file that it leaves: named by what its result depends on."""
 
+import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Any, NotRequired
 
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Field,
-    FiniteFloat,
-    StrictInt,
-    StrictStr,
-    TypeAdapter,
-    with_config,
-)
-from typing_extensions import TypedDict
+from pncs_flower.files import write_whole
 
 from ..config import Config, Scalar, default_run_config, format_toml
-from ..run.early_stopping import after_the_stop, stopped_after
+from ..run.early_stopping import after_the_stop
 from ..validation import in_plain_words
 from .statistics import Run
 
-__all__ = ["CELLS", "Cell", "check_file", "digest", "read_cell", "readable_name"]
+__all__ = ["CELLS", "Cell", "check_file", "digest", "read_cell", "readable_name", "write_cell"]
 
 CELLS = "cells"
-"""Folder with a file of JSON lines for each finished cell: what it is, its rounds, its summary."""
+"""Folder with a file for each finished cell: what it is, its rounds, its summary."""
 
 # Settings that say where something is or computes, and change no result.
 _PLACES = {"output-dir", "data-dir", "cache-dir", "weights", "device"}
@@ -85,63 +75,11 @@ def readable_name(panel: str, line: str, seed: int) -> str:
     return "".join(c if c.isalnum() or c in "-." else "_" for c in readable)
 
 
-_MORE = ConfigDict(extra="allow")
-_Bytes = dict[str, Annotated[int, Field(strict=True, ge=0)]]
-
-
-@with_config(_MORE)
-class _Head(TypedDict):
-    panel: StrictStr
-    line: StrictStr
-    rule: StrictStr
-    seed: StrictInt
-    clients: StrictInt
-    settings: dict[str, Any]
-    command: StrictStr
-
-
-class _Similarity(TypedDict):
-    clients: list[str]
-    values: list[list[Any]]
-
-
-@with_config(_MORE)
-class _Round(TypedDict):
-    round: StrictInt
-    accuracy: Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
-    loss: Annotated[FiniteFloat, Field(strict=True)] | None  # null: beyond all numbers
-    bytes_up: _Bytes
-    bytes_down: _Bytes
-    clients: list[StrictStr]
-    chosen: list[StrictStr]
-    notes: list[StrictStr]
-    similarity: NotRequired[_Similarity]
-
-
-def _of_its_clients(row: _Round) -> _Round:
-    similarity = row.get("similarity") or _Similarity(clients=[], values=[])
-    there = similarity["clients"]
-    if not {*row["chosen"], *there} <= set(row["clients"]):
-        raise ValueError(f"round {row['round']} names a client that was not there")
-    if [len(each) for each in similarity["values"]] != [len(there)] * len(there):
-        raise ValueError(f"the similarities of round {row['round']} are not those of its clients")
-    return row
-
-
-@with_config(_MORE)
-class _Summary(TypedDict):
-    data: StrictStr
-    notes: list[StrictStr]
-    versions: dict[str, StrictStr]
-
-
-class _File(TypedDict):
-    cell: _Head
-    rounds: list[Annotated[_Round, AfterValidator(_of_its_clients)]]
-    summary: _Summary
-
-
-_FILE: TypeAdapter[Any] = TypeAdapter(_File)
+def write_cell(path: Path, run: Run) -> None:
+    """Write a file of JSON lines, whole or not at all, with a hash of the others at its end."""
+    rows = [run.cell, *run.rounds, run.summary]
+    content = "".join(f"{json.dumps(row, allow_nan=False)}\n" for row in rows).encode()
+    write_whole(path, content + _hash(content))
 
 
 def read_cell(path: Path) -> Run:
@@ -149,26 +87,19 @@ def read_cell(path: Path) -> Run:
     with in_plain_words(f"{path} is damaged: delete it and run again: "):
         if path.is_dir():
             raise ValueError("it is a folder")
-        lines = path.read_bytes().splitlines()
-        if len(lines) < 2:
-            raise ValueError("it lacks lines")
-        parts = lines[0], b", ".join(lines[1:-1]), lines[-1]
-        run = Run(**_FILE.validate_json(b'{"cell": %b, "rounds": [%b], "summary": %b}' % parts))
-        rows, settings = [*run.rounds], run.cell["settings"]
-        for number, row in enumerate(rows, 1):
-            if row["round"] != number:
-                raise ValueError(f"round {row['round']} stands in the place of round {number}")
-        wanted = settings.get("num-rounds")
-        if type(wanted) is not int:
-            raise ValueError(f"it has num-rounds = {wanted!r}")
-        if settings.get("stop-after") and stopped_after(rows) == len(rows) < wanted:
-            rows += after_the_stop(rows, wanted)
-        if len(rows) != wanted:
-            raise ValueError(f"it has {len(rows)} of {wanted} rounds")
-        name = readable_name(run.cell["panel"], run.cell["line"], run.cell["seed"])
+        *lines, end = path.read_bytes().splitlines(keepends=True) or [b""]
+        if end != _hash(b"".join(lines)):
+            raise ValueError("it is not as it was written")
+        cell, *rounds, summary = map(json.loads, lines)
+        name = readable_name(cell["panel"], cell["line"], cell["seed"])
         if path.stem.rpartition("-")[0] != name:
             raise ValueError(f"it holds {name}")
-    return Run(run.cell, rows, run.summary)
+    rounds += after_the_stop(rounds, cell["settings"]["num-rounds"])
+    return Run(cell, rounds, summary)
+
+
+def _hash(content: bytes) -> bytes:
+    return f'{{"blake2b": "{blake2b(content, digest_size=16).hexdigest()}"}}\n'.encode()
 
 
 def check_file(path: Path, cell: Cell) -> None:

@@ -18,9 +18,10 @@ from pncs_flower.strategies.record import write_json_lines
 from ..run.folder import read_rounds, read_summary
 from ..run.preflight import check_device, check_run
 from ..task import inputs_fingerprint, load_inputs
-from .cell import CELLS, Cell, check_file, read_cell
+from .cell import CELLS, Cell, check_file, read_cell, write_cell
 from .pool import Failure, pool
 from .results import SWEEP
+from .statistics import Run
 from .sweep import Sweep
 from .tuning import Tuned, choose_rates, tuning_cells, with_rates
 
@@ -75,7 +76,7 @@ def run_sweep(
                         details.parent.mkdir(exist_ok=True)
                         write_whole(details, outcome.traceback)
                 else:
-                    write_json_lines(path, outcome)
+                    write_cell(path, outcome)
                     details.unlink(missing_ok=True)
                 done += 1
                 on_cell(todo[path], done, len(files))
@@ -107,8 +108,8 @@ def _scratch(parent: str | None = None) -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="pncs-sweep-", dir=parent, ignore_cleanup_errors=True)
 
 
-def _run_cell(cell: Cell, scratch: str) -> list[dict[str, Any]]:
-    """Return a cell's file, made in a folder of its own below ``scratch`` if that is here."""
+def _run_cell(cell: Cell, scratch: str) -> Run:
+    """Run a cell, in a folder of its own below ``scratch`` if that is here."""
     from ..client_app import app as client_app
     from ..machine.logs import errors_only
     from ..run.in_process import InProcessGrid
@@ -119,9 +120,8 @@ def _run_cell(cell: Cell, scratch: str) -> list[dict[str, Any]]:
         output = Path(work)
         # A cell that is stopped is run again from its start.
         train(grid, replace(cell.config, checkpoint=False), output, lambda row: None)
-        summary = read_summary(output)
-        rounds = read_rounds(output)
-    return [{**asdict(cell), "command": cell.command}, *rounds, summary]
+        about = {**asdict(cell), "command": cell.command}
+        return Run(about, read_rounds(output), read_summary(output))
 
 
 def _description(sweep: Sweep, tuned: list[Tuned], files: Mapping[Path, Cell]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from html import escape
 from pathlib import Path
 
 import pytest
+from cells import change
 from typer.testing import CliRunner
 
 from pncs_flower.files import held
@@ -90,7 +91,7 @@ def test_so_it_is_of_a_single_run(tmp_path: Path) -> None:
 def test_a_file_of_other_settings_is_named(tmp_path: Path) -> None:
     run(SWEEP, tmp_path)
     (file,) = (tmp_path / "cells").iterdir()
-    file.write_text(file.read_text().replace('"lr": 0.1', '"lr": 99.0'))
+    change(file, '"lr": 0.1', '"lr": 99.0')
     with pytest.raises(ValueError, match=f"{file.name} is damaged: it was run with lr = 99.0"):
         run(SWEEP, tmp_path)
 
@@ -125,7 +126,7 @@ def test_a_reference_without_a_result_spoils_no_report(tmp_path: Path) -> None:
 def test_a_loss_beyond_all_numbers_is_no_damage(tmp_path: Path) -> None:
     run(SWEEP, tmp_path)
     (file,) = (tmp_path / "cells").iterdir()
-    file.write_text(re.sub(r'"loss": [^,}]+', '"loss": null', file.read_text()))
+    change(file, r'"loss": [^,}]+', '"loss": null')
     assert run(SWEEP, tmp_path) == {}
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cells import change
 from typer.testing import CliRunner
 
 from pncs_flower.simulations.cli import app
@@ -51,10 +52,6 @@ def folder(ran: Path, tmp_path: Path) -> Path:
 
 def is_ceiling(cell: Mapping[str, Any]) -> bool:
     return bool(cell["settings"]["num-selected"] == cell["clients"])
-
-
-def change(path: Path, what: str, by: str) -> None:
-    path.write_text(re.sub(what, by, path.read_text()))
 
 
 def lose(folder: Path, panel: str, line: str) -> None:
