@@ -26,16 +26,11 @@ _PLACES |= {"tensorboard", "checkpoint", "resume"}
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a sweep, with every setting of the app.
+    """One run of a sweep, with every setting of the app."""
 
-    ``panel`` is what it shares with those it is compared with, such as ``"shards 2, selected 4"``,
-    ``line`` what a report calls it, and ``rule`` the sweep's name for the rule: ``"all"`` for the
-    ceiling, and for nothing else.
-    """
-
-    panel: str
-    line: str
-    rule: str
+    panel: str  # what it shares with those it is compared with, as "shards 2, selected 4"
+    line: str  # what a report calls it
+    rule: str  # the sweep's name for it: "all" for the ceiling, and for nothing else
     seed: int
     clients: int
     settings: Mapping[str, Scalar]

@@ -55,10 +55,7 @@ def changed(
 
 
 def part_of(sweep: Sweep, only: Sequence[str]) -> Sweep:
-    """Return what is left with some values of axes alone, such as ``"shards=1,2"``.
-
-    Claims on lines that are left out are left out too, and the title says what stays.
-    """
+    """Return what is left, also of claims, with some values of axes, such as ``"shards=1,2"``."""
     axes = {**{axis: getattr(sweep, axis) for axis in _AXES}, **sweep.parameters}
     kept: dict[str, Any] = {}
     title = sweep.title

@@ -1,13 +1,11 @@
-"""Where jobs are done: one after the other in this process, or in Ray as many as there is room for.
-
-A job fails alone, whatever it fails of.
-"""
+"""Where jobs are done: here one by one, or in Ray many at once; one that fails, fails alone."""
 
 import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import cache, partial
 from pathlib import Path
 from traceback import format_exception
 from typing import Any, NamedTuple
@@ -32,24 +30,20 @@ class Failure(NamedTuple):
 
 @contextmanager
 def pool(workers: int) -> Iterator[RunJobs]:
-    """Offer a function that does a thing to each of some jobs, and yields what came of them.
+    """Offer a function that does jobs, and yields results or `Failure` as they come.
 
-    A result comes as soon as it is there, a `Failure` in place of one where the job failed. With 0
-    workers the jobs are done in this process, else in Ray, which is started for the first of them.
+    With 0 workers in this process, else in Ray, which is started for the first of the jobs.
     """
     if workers == 0:
         yield _do_here
         return
     address = cluster_address()  # one that does not answer is told at once
-    started = False
     with ExitStack() as stack:
+        start_once = cache(partial(_start_ray, workers, address, stack))
 
         def do_in_ray(do: Do, jobs: Mapping[Path, Any]) -> Iterator[tuple[Path, Any]]:
-            nonlocal started
-            if jobs and not started:
-                _start_ray(workers, address, stack)
-                started = True
             if jobs:
+                start_once()
                 yield from _do_in_ray(do, jobs, workers)
 
         yield do_in_ray
@@ -106,8 +100,7 @@ def _do_in_ray(do: Do, jobs: Mapping[Path, Any], workers: int) -> Iterator[tuple
                 outcome = ray.get(reference)
             except ray.exceptions.RayError as error:
                 cause = getattr(error, "cause", None)
-                # Ray's own text has the traceback of the worker.
-                traceback = without_colours(str(error))
+                traceback = without_colours(str(error))  # of the worker too
                 outcome = Failure(cause if isinstance(cause, Exception) else error, traceback)
             yield running.pop(reference), outcome
 

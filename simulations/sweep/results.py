@@ -14,9 +14,8 @@ from .cell import CELLS, read_cell
 from .plan import Claim, Report
 from .statistics import Comparison, Run, compare
 from .sweep import ALL_CLIENTS, Tune
-from .tuning import Tuned
 
-__all__ = ["SWEEP", "Description", "SweepResults", "judge", "read_results"]
+__all__ = ["SWEEP", "Description", "SweepResults", "Tuned", "judge", "read_results"]
 
 SWEEP = "sweep.json"
 """Name of the file that says what the sweep is."""
@@ -26,6 +25,17 @@ def _file_name(name: str) -> str:
     if Path(name).name != name or not name.endswith(".jsonl"):
         raise ValueError("must be the name of a cell's file")
     return name
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The learning rate that was chosen for a line of a panel, by validation examples."""
+
+    panel: str
+    line: str
+    lr: float
+    # By rate, the mean over the last rounds and over seeds, of which one that failed counts as 0.
+    accuracies: Mapping[str, float]
 
 
 # A sweep of another release may have settings that are not known here.
@@ -87,11 +97,8 @@ class SweepResults:
     @cached_property
     def comparisons(self) -> list[tuple[str, Comparison]]:
         """The tests of the reference against every other line, with their panel."""
-        return [
-            (panel, test)
-            for panel, lines in self.panels.items()
-            for test in compare(lines, self.reference)
-        ]
+        panels = self.panels.items()
+        return [(panel, test) for panel, own in panels for test in compare(own, self.reference)]
 
     @property
     def shared(self) -> str:
@@ -139,15 +146,15 @@ def judge(claim: Claim, results: SweepResults) -> tuple[str, list[str]]:
     A panel where a line has no result, or all lines have none, or where the runs end too early, is
     not judged; a claim that is not judged in all panels at most holds in part.
     """
+    wanted = [results.reference, *claim.against]
     outcomes: list[bool | None] = []
     numbers = []
-    for panel, lines in results.panels.items():
-        wanted = [results.reference, *claim.against]
-        absent = [line for line in wanted if line not in lines]
+    for panel, lines in [*results.panels.items(), *((panel, {}) for panel in results.lost)]:
         chosen = {line: lines[line] for line in wanted if line in lines}
         last = min((len(run.rounds) for runs in chosen.values() for run in runs), default=0)
         holds: bool | None = None
-        if absent:
+        if len(chosen) < len(wanted):
+            absent = (line for line in wanted if line not in chosen)
             text = f"no result for {', '.join(absent)}"
         elif claim.last_round > last:
             text = f"not judged; the runs end in round {last}"
@@ -156,8 +163,6 @@ def judge(claim: Claim, results: SweepResults) -> tuple[str, list[str]]:
             text = f"{'yes' if holds else 'no'}; {shown}"
         outcomes.append(holds)
         numbers.append(results.row(panel, text))
-    outcomes += [None] * len(results.lost)
-    numbers += [f"{panel}: no result" for panel in results.lost]
     if all(outcome is None for outcome in outcomes):
         return "not judged", numbers
     if all(outcomes):

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -15,23 +15,26 @@ from pncs_flower.files import held, write_whole
 from pncs_flower.plain_text import one_line
 from pncs_flower.strategies.record import write_json_lines
 
+from ..config import Scalar
 from ..run.folder import read_rounds, read_summary
 from ..run.preflight import check_device, check_run
 from ..task import inputs_fingerprint, load_inputs
 from .cell import CELLS, Cell, check_file, read_cell, write_cell
 from .pool import Failure, pool
-from .results import SWEEP
-from .statistics import Run
-from .sweep import Sweep
-from .tuning import Tuned, choose_rates, tuning_cells, with_rates
+from .results import SWEEP, Tuned
+from .statistics import LAST, Run
+from .sweep import Sweep, short
 
-__all__ = ["FAILED", "cell_files", "run_sweep"]
+__all__ = ["FAILED", "cell_files", "choose_rates", "run_sweep", "tuning_cells", "with_rates"]
 
 TUNING = "tuning"
 """Folder with the files of the runs that chose the learning rates."""
 
 FAILED = "failed"
 """Folder with the traceback of each cell that failed the last time."""
+
+# Seeds of tuning start here: its partitions and initial weights are none of the sweep's.
+_FIRST_SEED = 1000
 
 # How the reason begins where too large a learning rate left no finite update.
 _DIVERGED = ("SelectionError: ", "EmptyRoundsError: ", "NoSummariesError: ")
@@ -46,10 +49,8 @@ def run_sweep(
 ) -> dict[str, str]:
     """Run what is missing, and return the reason of each cell that failed.
 
-    ``folder`` takes ``sweep.json`` and a file for each cell. ``workers`` are Ray tasks with one
-    cell at a time, 0 for one after the other in this process. What cannot be run, a damaged file,
-    or another process in the folder is an error before anything runs. ``on_cell(cell, done,
-    total)`` is called when a cell is over, well or not, ``on_start(done, total)`` before the first.
+    What cannot be run, a damaged file or another process in the folder is an error before anything
+    runs. ``on_start(done, total)`` is called then, ``on_cell(cell, done, total)`` after each cell.
     """
     folder.mkdir(parents=True, exist_ok=True)
     elsewhere = workers > 0 and "RAY_ADDRESS" in os.environ
@@ -96,6 +97,50 @@ def run_sweep(
         files = cell_files(with_rates(sweep.cells(), tuned), folder / CELLS)
         write_json_lines(folder / SWEEP, [_description(sweep, tuned, files)])
         return run_missing(files)
+
+
+def tuning_cells(sweep: Sweep) -> list[Cell]:
+    """Return the runs that are judged by validation examples; none if nothing is to be tuned."""
+    if sweep.tune is None:
+        return []
+    cells = []
+    for cell in replace(sweep, seeds=sweep.tune.seeds).cells():
+        seed = _FIRST_SEED + cell.seed
+        for rate in sweep.tune.lr:
+            own: dict[str, Scalar] = {"seed": seed, "evaluate-on": "validation", "lr": rate}
+            cells.append(replace(cell, seed=seed, settings={**cell.settings, **own}))
+    return cells
+
+
+def choose_rates(outcomes: Iterable[tuple[Cell, Sequence[Mapping[str, Any]]]]) -> list[Tuned]:
+    """Return the best rate of each panel and line, the smallest of equals; no rounds: it failed."""
+    found: dict[tuple[str, str], dict[float, list[list[float]]]] = {}
+    for cell, rounds in outcomes:
+        by_rate = found.setdefault((cell.panel, cell.line), {})
+        last = [row["accuracy"] for row in rounds[-LAST:]]
+        by_rate.setdefault(float(cell.settings["lr"]), []).append(last)
+    chosen = []
+    for line, by_rate in found.items():
+        if not any(last for runs in by_rate.values() for last in runs):
+            raise ValueError(
+                f"{', '.join(line)}: no run with any of the learning rates came to an end"
+            )
+        means = {
+            rate: sum(sum(last) / len(last) if last else 0.0 for last in runs) / len(runs)
+            for rate, runs in sorted(by_rate.items())
+        }
+        best = max(means, key=means.__getitem__)  # the first of equals, so the smallest
+        chosen.append(Tuned(*line, best, {short(rate): mean for rate, mean in means.items()}))
+    return chosen
+
+
+def with_rates(cells: Sequence[Cell], tuned: Sequence[Tuned]) -> list[Cell]:
+    """Return the cells, each with the learning rate of its panel and line, if one was chosen."""
+    rates = {(each.panel, each.line): {"lr": each.lr} for each in tuned}
+    return [
+        replace(cell, settings={**cell.settings, **rates.get((cell.panel, cell.line), {})})
+        for cell in cells
+    ]
 
 
 def cell_files(cells: Iterable[Cell], folder: Path) -> dict[Path, Cell]:

@@ -45,18 +45,14 @@ class Run:
 
 
 class Comparison(NamedTuple):
-    """The reference's converged accuracy minus another line's, over the seeds that both have.
-
-    ``p`` is that of Wilcoxon's signed-rank test, two-sided, ``p_holm`` after Holm's correction for
-    all lines of the panel, and ``least_p`` the smallest that so many pairs can give at all.
-    """
+    """The reference's converged accuracy minus another line's, over the seeds that both have."""
 
     line: str
     seeds: int
     difference: float
-    p: float
-    p_holm: float
-    least_p: float
+    p: float  # of Wilcoxon's signed-rank test, two-sided
+    p_holm: float  # after Holm's correction for all lines of the panel
+    least_p: float  # the smallest that so many pairs can give
 
 
 def mean_interval(values: Vector) -> tuple[Vector, Vector]:

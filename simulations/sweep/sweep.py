@@ -107,12 +107,9 @@ class Tune:
 
 @dataclass(frozen=True, config=CHECKED)
 class Sweep:
-    """The product of rules, axes and seeds.
+    """The product of rules, axes and seeds; docs/sweeps.md says what each key is.
 
-    ``rules`` are names of the app's strategies, ``"all"`` for every client, or labels of ``rule``,
-    the settings of one rule alone, which then name their ``strategy``. ``parameters`` are the axes
-    ``"rule.KEY"``, for the rules that have KEY. ``quick`` has what a quick version replaces: keys
-    of the sweep, and settings. docs/sweeps.md says what the others are.
+    ``parameters`` are the axes ``"rule.KEY"``, which stand in a file beside the other keys.
     """
 
     title: Label

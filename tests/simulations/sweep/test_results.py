@@ -146,7 +146,7 @@ def test_a_claim_of_which_a_whole_panel_has_no_result_holds_in_part() -> None:
         {"kind": "best", "against": ["third"]}, SweepResults(about, {"one": LINES}, ("a cell",))
     )
     assert verdict == "holds in part"
-    assert numbers[1] == "two: no result"
+    assert numbers[1] == "two: no result for pncs, third"
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ import pytest
 from pncs_flower.simulations.config import Config, default_run_config
 from pncs_flower.simulations.sweep import run as sweep_run
 from pncs_flower.simulations.sweep.cell import Cell
-from pncs_flower.simulations.sweep.run import run_sweep
+from pncs_flower.simulations.sweep.run import choose_rates, run_sweep, tuning_cells, with_rates
 from pncs_flower.simulations.sweep.sweep import Sweep
-from pncs_flower.simulations.sweep.tuning import choose_rates, tuning_cells, with_rates
 from pncs_flower.simulations.task import load_inputs
 from pncs_flower.strategies import SelectionError
 
