@@ -67,8 +67,8 @@ def score(
 
 def score_products(
     xp: Any, products: list[Array], norms: Array, p: int, form: Form, threshold: float = 0.0
-) -> tuple[Array, list[tuple[Array, Array, Array]]]:
-    """Return cos_p of all pairs, and the pairs (places, high, gap) with low < threshold high."""
+) -> tuple[Array, list[Array]]:
+    """Return cos_p of all pairs, and those (first, second, high, gap) with low < threshold high."""
     # With s = |v| / |u| at most 1, and u and v divided by their p-norms,
     # |u ± s v|_p^p = sum over j from 0 to p of C(p, j) (±s)^j <u^(p-j), v^j>;
     # ``products[j - 1]`` holds <u^(p-j), v^j> of the unit vectors, for j = 1 to p / 2.
@@ -93,9 +93,10 @@ def score_products(
         swing = xp.abs(gap) * ratio / 2
         high, low = even + swing, xp.clip(even - swing, 0.0, None)
         similarity[rows] = score(xp, p, form, high, low, gap, ratio, larger)
-        close = xp.triu(low < threshold * high, start + 1)
-        reported.append((xp.argwhere(close), high[close], gap[close]))
-    return mirrored(xp, similarity, norms, form), reported
+        first, second = xp.argwhere(xp.triu(low < threshold * high, start + 1)).T
+        reported.append((start + first, second, high[first, second], gap[first, second]))
+    close = [xp.concatenate(parts) for parts in zip(*reported, strict=True)]
+    return mirrored(xp, similarity, norms, form), close
 
 
 def mirrored(xp: Any, similarity: Array, norms: Array, form: Form) -> Array:

@@ -128,21 +128,18 @@ def _by_products(rows: Rows, scales: np.ndarray, p: int, form: Form) -> Array:
             product /= relative[:, None] ** (p - j)
             product /= relative[None, :] ** j
         norms = relative * rows.beside(scales)
-        similarity, reported = forms.score_products(
+        similarity, (first, second, high, gap) = forms.score_products(
             xp, products, norms, p, form, _threshold(p, form, precision, rows.precision)
         )
-        count = sum(len(pairs) for pairs, _, _ in reported)
-        if count <= _MANY_PAIRS * rows.num_rows:
+        if len(first) <= _MANY_PAIRS * rows.num_rows:
             break
-    for pairs, high, gap in reported:
-        if len(pairs):
-            first, second = pairs[:, 0], pairs[:, 1]
-            ratio, larger, divisors = _scales(xp, norms[first], norms[second], form)
-            divisors[1] *= -xp.sign(gap)
-            low = rows.pair_power_sums(first, second, divisors, p)
-            values = forms.score(xp, p, form, high, low, gap, ratio, larger)
-            similarity[first, second] = values
-            similarity[second, first] = values
+    if len(first):
+        ratio, larger, divisors = _scales(xp, norms[first], norms[second], form)
+        divisors[1] *= -xp.sign(gap)
+        low = rows.pair_power_sums(first, second, divisors, p)
+        values = forms.score(xp, p, form, high, low, gap, ratio, larger)
+        similarity[first, second] = values
+        similarity[second, first] = values
     return similarity
 
 

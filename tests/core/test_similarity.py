@@ -243,6 +243,18 @@ def test_permuted_rows_permute_the_matrix(rows: np.ndarray, p: float, random: ob
     np.testing.assert_allclose(permuted, pairwise_cosine(rows, p)[np.ix_(order, order)], atol=1e-9)
 
 
+@pytest.mark.parametrize("p", [4, 6])
+def test_pairs_that_cancel_are_right_among_many_rows(p: int) -> None:
+    # More pairs than are scored at a time: those that cancel lie in the last chunk of rows.
+    rows = np.random.default_rng(0).standard_normal((600, 40))
+    rows[-1] = rows[-2] * (1 + 1e-6 * rows[0])
+    rows[-3] = -rows[-4]
+    similarity = pairwise_cosine(rows, p)
+    for column in (-1, -3):
+        expected = [cosine(row, rows[column], p) for row in rows]
+        np.testing.assert_allclose(similarity[:, column], expected, rtol=0, atol=1e-10)
+
+
 def test_layers_are_averaged_with_equal_weights() -> None:
     layers = {"a": np.array([[1.0, 0.5], [0.5, 1.0]]), "b": np.array([[1.0, -0.1], [-0.1, 1.0]])}
     np.testing.assert_allclose(layered_cosine(layers), [[1.0, 0.2], [0.2, 1.0]], atol=1e-15)
