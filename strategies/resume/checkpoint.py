@@ -20,7 +20,6 @@ from pncs_flower.files import PARTIAL, held, naming, write_whole
 __all__ = ["Checkpoint", "CheckpointFolder"]
 
 _FORMAT = "pncs-checkpoint 7"
-_KEPT = 2
 _MANIFEST = "manifest"
 
 
@@ -77,7 +76,7 @@ class CheckpointFolder:
         head = f"{_FORMAT} {sha256(body).hexdigest()}\n".encode()
         write_whole(self.path / f"round-{round_number:08d}.checkpoint", head + body)
         self._size, self._sum = size, total
-        for old in self._checkpoints()[:-_KEPT]:
+        for old in self._checkpoints()[:-2]:
             old.unlink(missing_ok=True)
 
     def load(self) -> Checkpoint | None:

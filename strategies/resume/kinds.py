@@ -101,8 +101,7 @@ def _named(*names: str) -> Callable[[Any], Parts]:
 
 
 def _parts_of_bit_generator(value: Any) -> Parts:
-    # With the seed that it spawns others from, which has another name before NumPy 1.25.
-    seed = getattr(value, "seed_seq", None) or getattr(value, "_seed_seq", None)
+    seed = value.seed_seq  # that it spawns others from
     spawning = seed.state if type(seed) is np.random.SeedSequence else None
     return _plain(type(value).__name__, value.state, spawning)
 

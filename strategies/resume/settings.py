@@ -3,7 +3,6 @@
 import re
 import reprlib
 from collections.abc import Container, Mapping
-from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
 from logging import WARNING
 from pathlib import Path
@@ -63,9 +62,7 @@ def settings_of(
     strategy: Resumable, arrays: ArrayRecord, configs: Mapping[str, ConfigRecord]
 ) -> dict[str, Any]:
     """Return what decides a run's result, but for the attributes of base and rule, by name."""
-    options = {
-        field.name: getattr(strategy.options, field.name) for field in fields(SelectionOptions)
-    }
+    options = vars(strategy.options)
     found = {
         "release of pncs-flower": _release(),
         "base": " of ".join(type(base).__qualname__ for base in unwrap(strategy.base)),
