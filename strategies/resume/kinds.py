@@ -3,7 +3,6 @@
 import logging
 import random
 import re
-import sys
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -47,49 +46,13 @@ def is_setting(value: Any) -> bool:
     return isinstance(value, _SETTINGS)
 
 
-def kind_of(value: Any, path: str) -> str:
-    """Return the kind of a value, a key of `KINDS` or ``"array"``, or raise `UnsavableError`."""
-    torch: Any = sys.modules.get("torch")
-    kind, problem = _BY_TYPE.get(type(value)), ""
-    if kind and not (type(value) in _WITH_ATTRIBUTES and vars(value)):
-        if kind == "array" and not _is_plain(value.dtype):
-            problem = f"has the dtype {value.dtype}: a checkpoint holds arrays of numbers and text"
-        if kind == "datetime" and value.tzinfo not in (None, UTC):
-            problem = f"has the time zone {value.tzinfo!r}: use UTC"
-    elif is_setting(value):
-        problem = (
-            f"is the {type(value).__name__} {getattr(value, '__qualname__', value)!r}, which was "
-            "not there when the run started: make it part of the strategy before that"
-        )
-    elif torch is not None and isinstance(value, torch.UntypedStorage):
-        kind = "storage"
-    elif torch is not None and isinstance(value, torch.Tensor):
-        kind, problem = "tensor", _problem_of_tensor(torch, value)
-    else:
-        kind, problem = "enum" if isinstance(value, Enum) else "object", objects.problem_of(value)
-    if problem or kind is None:
-        raise UnsavableError(f"{path} {problem}")
-    return kind
-
-
-def _is_plain(dtype: np.dtype) -> bool:
-    return dtype.kind in "biufcSUMm" and np.dtype(dtype.str) == dtype and not dtype.metadata
-
-
-def _problem_of_tensor(torch: Any, value: Any) -> str:
-    if type(value) not in (torch.Tensor, torch.nn.Parameter):
-        problem = f"is a {type(value).__name__}: keep plain tensors and parameters"
-    elif value.layout is not torch.strided or value.is_quantized or value.device.type == "meta":
-        problem = f"has the layout {value.layout} on {value.device}"
-    elif not value.is_leaf or value.grad is not None:
-        problem = "belongs to a computation: keep its .detach().clone()"
-    elif value.is_conj() or value.is_neg():
-        problem = "is a conjugate or negative view: keep its .resolve_conj().resolve_neg()"
-    elif vars(value):
-        problem = f"has attributes of its own: {', '.join(vars(value))}"
-    else:
-        return ""
-    return f"is a tensor that {problem}"
+def kind_of(value: Any) -> str:
+    """Return the kind of a value, a key of `KINDS` or ``"array"``."""
+    kind = type(value)
+    found = _BY_TYPE.get(kind) or _BY_TYPE.get(f"{kind.__module__}.{kind.__qualname__}")
+    if found and not (kind in _WITH_ATTRIBUTES and vars(value)):
+        return found
+    return "enum" if isinstance(value, Enum) else "object"
 
 
 def _plain(*parts: Any) -> Parts:
@@ -114,6 +77,12 @@ def _make_bit_generator(name: str, state: Any, spawning: dict[str, Any] | None) 
     return generator
 
 
+def _parts_of_datetime(value: datetime) -> Parts:
+    if value.tzinfo not in (None, UTC):
+        raise UnsavableError(f"has the time zone {value.tzinfo!r}: use UTC")
+    return _plain(value.isoformat(), value.fold)
+
+
 def _make_random_state(bits: Any, state: Any) -> np.random.RandomState:
     generator = np.random.RandomState(bits)
     generator.set_state(state)  # again, for it may keep a second normal number
@@ -127,7 +96,7 @@ def _make_random(state: Any) -> random.Random:
 
 
 def _parts_of_storage(value: Any) -> Parts:
-    torch: Any = sys.modules["torch"]
+    torch: Any = import_module("torch")
     whole = torch.empty(0, dtype=torch.uint8, device=value.device).set_(value)
     return _plain(str(value.device), whole.cpu().numpy())
 
@@ -141,6 +110,18 @@ def _make_storage(device: str, values: np.ndarray) -> Any:
 
 
 def _parts_of_tensor(value: Any) -> Parts:
+    if str(value.layout) != "torch.strided" or value.is_quantized or value.device.type == "meta":
+        raise UnsavableError(f"is a tensor that has the layout {value.layout} on {value.device}")
+    if not value.is_leaf or value.grad is not None:
+        raise UnsavableError(
+            "is a tensor that belongs to a computation: keep its .detach().clone()"
+        )
+    if value.is_conj() or value.is_neg():
+        raise UnsavableError(
+            "is a conjugate or negative view of a tensor: keep its .resolve_conj().resolve_neg()"
+        )
+    if vars(value):
+        raise UnsavableError(f"is a tensor with attributes: {', '.join(vars(value))}")
     place = (value.storage_offset(), [*value.shape], [*value.stride()])
     dtype = str(value.dtype).removeprefix("torch.")
     # Tensors that are parts of one another have one storage.
@@ -164,7 +145,7 @@ KINDS: dict[str, Kind] = {
     "path": Kind([type(Path())], lambda v: _plain(str(v)), Path),
     "datetime": Kind(
         [datetime],
-        lambda v: _plain(v.isoformat(), v.fold),
+        _parts_of_datetime,
         lambda text, fold: datetime.fromisoformat(text).replace(fold=fold),
     ),
     "method": Kind([MethodType], _named("__func__", "__self__"), MethodType),
@@ -192,8 +173,10 @@ KINDS: dict[str, Kind] = {
         lambda v: _plain(v._bit_generator, v.get_state(legacy=False)),
         _make_random_state,
     ),
-    "storage": Kind([], _parts_of_storage, _make_storage),
-    "tensor": Kind([], _parts_of_tensor, _make_tensor),
+    "storage": Kind(["torch.storage.UntypedStorage"], _parts_of_storage, _make_storage),
+    "tensor": Kind(
+        ["torch.Tensor", "torch.nn.parameter.Parameter"], _parts_of_tensor, _make_tensor
+    ),
     "flower-array": Kind(
         [Array],
         # Its data are arrays to the checkpoint, too.
@@ -203,5 +186,5 @@ KINDS: dict[str, Kind] = {
 }
 """All but NumPy's arrays, which lie beside the JSON."""
 
-_BY_TYPE = {kind: name for name, made in KINDS.items() for kind in made.types}
-_BY_TYPE[np.ndarray] = "array"
+_BY_TYPE: dict[type | str, str] = {np.ndarray: "array"}
+_BY_TYPE |= {kind: name for name, made in KINDS.items() for kind in made.types}

@@ -8,16 +8,18 @@ from functools import partial
 from types import MemberDescriptorType
 from typing import Any, NamedTuple
 
-__all__ = ["KINDS", "Kind", "Parts", "attributes", "problem_of", "set_attribute"]
+from ..errors import UnsavableError
+
+__all__ = ["KINDS", "Kind", "Parts", "attributes", "set_attribute"]
 
 Parts = Iterable[tuple[str, Any]]
 """The parts of a value, each after what its name adds to the value's."""
 
 
 class Kind(NamedTuple):
-    """The types whose values are of a kind, if these say it all; how they are taken apart, made."""
+    """The types whose values are of a kind; how they are taken apart, or refused, and made."""
 
-    types: Sequence[type]
+    types: Sequence[type | str]  # by name, where to import it takes long
     parts: Callable[[Any], Parts]
     make: Callable[..., Any]
 
@@ -27,10 +29,7 @@ _CONTAINERS = (OrderedDict, defaultdict, Counter, dict, deque, list, set, tuple,
 _MADE_WITH = {defaultdict: "default_factory", deque: "maxlen"}
 # Whose own ways of copying do nothing that matters: dataclasses with slots, networks.
 _HARMLESS = ("dataclasses", "torch.nn.modules.")
-_USE = (
-    "keep numbers, text, NumPy arrays or torch tensors, lists, dictionaries and the like of these, "
-    "and objects of classes that have no more than such attributes"
-)
+_HIDDEN = "the class cannot be found by its name, so it must stand outside of functions"
 _POINTER = object.__basicsize__ // 2  # an object is a count and the address of its class
 
 
@@ -47,20 +46,6 @@ def set_attribute(value: Any, name: str, to: Any) -> None:
         object.__setattr__(value, name, to)
     else:
         own[name] = to
-
-
-def problem_of(value: Any) -> str:
-    """Return why an object or a member of an enumeration could not be made again; else nothing."""
-    kind = type(value)
-    if isinstance(value, Enum) and _find(kind.__module__, kind.__qualname__) is kind:
-        known = isinstance(value, Flag) or kind.__members__.get(value.name) is value
-        problem = "" if known else "it is no member of that"
-    else:
-        problem = _problem_of_class(kind)
-    return problem and (
-        f"is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold: {problem}. "
-        f"Nothing is pickled: {_USE}"
-    )
 
 
 def _content_of(base: Any, value: Any) -> Iterator[tuple[str, Any]]:
@@ -96,6 +81,8 @@ def _fill(base: Any, kind: type, *parts: Any) -> Any:
 def _parts_of_object(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield an object's class by name, the size of its content, this, and its attributes."""
     kind = type(value)
+    if problem := _problem_of_class(kind):
+        raise _refusal(kind, problem)
     content = list(_content_of(_base(kind), value))
     yield from (("", kind.__module__), ("", kind.__qualname__), ("", len(content)))
     yield from content
@@ -121,8 +108,13 @@ def _make_object(module: str, name: str, size: int, *rest: Any) -> Any:
 
 def _parts_of_enum(value: Any) -> Parts:
     """Return the class of a member of an enumeration by name, and which it is."""
+    kind = type(value)
+    if _find(kind.__module__, kind.__qualname__) is not kind:
+        raise _refusal(kind, _HIDDEN)
+    if not isinstance(value, Flag) and kind.__members__.get(value.name) is not value:
+        raise _refusal(kind, "it is no member of that")
     which = value.value if isinstance(value, Flag) else value.name
-    return [("", type(value).__module__), ("", type(value).__qualname__), ("", which)]
+    return [("", kind.__module__), ("", kind.__qualname__), ("", which)]
 
 
 def _make_enum(module: str, name: str, which: Any) -> Any:
@@ -151,7 +143,7 @@ def _problem_of_class(kind: type) -> str:
     if kind is object:
         return "it is nothing but itself"
     if _find(kind.__module__, kind.__qualname__) is not kind:
-        return "the class cannot be found by its name, so it must stand outside of functions"
+        return _HIDDEN
     base = _base(kind)
     for method in ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"):
         own = getattr(kind, method, None)
@@ -166,6 +158,15 @@ def _problem_of_class(kind: type) -> str:
     if kind.__basicsize__ > base.__basicsize__ + places * _POINTER:
         return "there is more to it than attributes"
     return ""
+
+
+def _refusal(kind: type, problem: str) -> UnsavableError:
+    return UnsavableError(
+        f"is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold: {problem}. "
+        "Nothing is pickled: keep numbers, text, NumPy arrays or torch tensors, lists, "
+        "dictionaries and the like of these, and objects of classes that have no more than such "
+        "attributes"
+    )
 
 
 def _slots(kind: type) -> list[str]:

@@ -54,7 +54,13 @@ class Encoder:
         if type(value) is int:
             return value if abs(value) < _SMALL else {"int": hex(value)}
         key = id(value)
-        if self._survey and key not in self._outside and is_setting(value):
+        if is_setting(value) and key not in self._outside:
+            if not self._survey:
+                raise UnsavableError(
+                    f"{path} is the {type(value).__name__} "
+                    f"{getattr(value, '__qualname__', value)!r}, which was not there when the run "
+                    "started: make it part of the strategy before that"
+                )
             self._outside[key] = path
             self.found[path] = value
         if key in self._outside:
@@ -69,11 +75,15 @@ class Encoder:
                 "checkpoint cannot hold"
             )
         self._depth += 1
-        kind = kind_of(value, path)
+        kind = kind_of(value)
         if kind == "array":
             content = self._array(value, path)
         else:
-            content = [self.encode(part, path + of) for of, part in KINDS[kind].parts(value)]
+            try:
+                parts = [*KINDS[kind].parts(value)]
+            except UnsavableError as error:
+                raise UnsavableError(f"{path} {error}") from None
+            content = [self.encode(part, path + of) for of, part in parts]
         self._depth -= 1
         self._written[key] = len(self._written), value
         self.kinds.add(kind)
@@ -83,6 +93,11 @@ class Encoder:
 
     def _array(self, value: np.ndarray, path: str) -> list[Any]:
         """Put an array beside the JSON, in the order of its axes in memory: sums depend on it."""
+        dtype = value.dtype
+        if dtype.kind not in "biufcSUMm" or np.dtype(dtype.str) != dtype or dtype.metadata:
+            raise UnsavableError(
+                f"{path} has the dtype {dtype}: a checkpoint holds arrays of numbers and text"
+            )
         if value.size:
             start = value.__array_interface__["data"][0]
             reach = [(n - 1) * s for n, s in zip(value.shape, value.strides, strict=True)]
