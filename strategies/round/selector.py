@@ -89,7 +89,7 @@ class Selector:
         self._told = False
         self._queue = AgeOfUpdateQueue(queue_length, rule.num_selected)
         self._backoff = Backoff()
-        self._memory = _Memory(rule.initial_state())
+        self._memory = _Memory(self._checked_state(rule.initial_state(), "initial_state"))
 
     def open(self, round: OpenRound, roster: Roster) -> None:
         """Plan a round for the clients on the roster."""
@@ -271,7 +271,7 @@ class Selector:
                 f"{function} of the rule {self.rule} returned the state {state!r}, want a mapping "
                 "of names to JSON values and NumPy arrays"
             )
-        return state
+        return dict(state)
 
     def _named(self, function: str, now: Round) -> AbstractContextManager[None]:
         return named(function, f"the rule {self.rule}", now.number)
