@@ -6,7 +6,6 @@ from typing import Any
 
 from flwr.app import Array, ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
-from flwr.serverapp import Grid
 
 from pncs_flower.plain_text import in_one_line, without_colours
 from pncs_flower.protocol import MARKER, Phase
@@ -15,7 +14,6 @@ __all__ = [
     "NOT_LOADED",
     "Replies",
     "content_bytes",
-    "exchange",
     "expire",
     "marked",
     "message_like",
@@ -101,14 +99,6 @@ def _bytes(value: object) -> int:
     if isinstance(value, list):
         return sum(map(_bytes, value))
     return 1 if isinstance(value, bool) else 8
-
-
-def exchange(grid: Grid, messages: list[Message], timeout: float) -> Replies:
-    """Send messages, wait for the replies at most ``timeout`` seconds, and sort them."""
-    if not messages:
-        return Replies()
-    received = list(grid.send_and_receive(messages, timeout=timeout))
-    return sort_replies(messages, received, f"no reply within {timeout:g} s")
 
 
 def sort_replies(sent: Iterable[Message], received: Iterable[Message], missing: str) -> Replies:

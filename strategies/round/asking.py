@@ -16,7 +16,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common import log
 
 from .. import timeouts
-from ..grids.exchange import exchange, sort_replies
 from ..options import SelectionOptions
 from ..record import RoundRecord
 from .open_round import OpenRound
@@ -61,18 +60,17 @@ class Asking:
         assert round.pre_round is not None
         candidates, record = round.nodes(round.plan.candidates), round.record
         ahead, self._ahead = self._ahead, None
-        misfit = None if ahead is None else self._misfit(ahead, round.number, candidates, template)
-        if ahead is not None and misfit is None:
-            self._misfits, record.pre_round, record.seconds["pre-round"] = 0, "ahead", 0.0
-            round.pre_round = ahead
-        else:
-            record.pre_round = "own"
-            if ahead is not None and misfit is not None:
+        record.pre_round = "own"
+        if ahead is not None:
+            misfit = self._misfit(ahead, round.number, candidates, template)
+            if misfit is None:
+                self._misfits, record.pre_round, record.seconds["pre-round"] = 0, "ahead", 0.0
+                round.pre_round = ahead
+            else:
                 self._note_misfit(ahead, misfit, record)
+        if round.pre_round is not ahead:
             with round.timed("pre-round"):
-                messages = round.pre_round.ask(template, candidates)
-                replies = exchange(round.grid, messages, self._options.summary_timeout)
-                round.pre_round.read(replies)
+                round.pre_round.hold(round.grid, template, candidates)
         round.pre_round.note(record)
         self._sent = template, round.arrays
 
@@ -96,12 +94,10 @@ class Asking:
         if self._ahead is None:
             return list(replies)
         own = {message.metadata.message_id for message in self._ahead.messages}
-        mine: list[Message] = []
-        others: list[Message] = []
-        for reply in replies:
-            (mine if reply.metadata.reply_to_message_id in own else others).append(reply)
-        self._ahead.read(sort_replies(self._ahead.messages, mine, "no reply in time"))
-        return others
+        received = list(replies)
+        mine = [reply for reply in received if reply.metadata.reply_to_message_id in own]
+        self._ahead.read(mine, "no reply in time")
+        return [reply for reply in received if reply.metadata.reply_to_message_id not in own]
 
     def _misfit(
         self, ahead: PreRound, number: int, candidates: Mapping[str, int], template: Message

@@ -2,17 +2,18 @@
 
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from logging import INFO
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.common import log
+from flwr.serverapp import Grid
 
 from pncs_flower.protocol import SUMMARIZE, TICKET, SummaryRequest
 
-from ..grids.exchange import Replies, content_bytes, marked, message_like, shortened
+from ..grids.exchange import content_bytes, marked, message_like, shortened, sort_replies
 from ..options import SelectionOptions
 from ..record import RoundRecord
 from ..replies.summaries import SummaryDecoder, decode_loss
@@ -94,8 +95,15 @@ class PreRound:
         ]
         return self.messages
 
-    def read(self, replies: Replies) -> None:
-        """Take the summaries that can be used."""
+    def hold(self, grid: Grid, template: Message, candidates: dict[str, int]) -> None:
+        """Ask the candidates, wait for their answers, and take them."""
+        seconds = self.options.summary_timeout
+        received = grid.send_and_receive(self.ask(template, candidates), timeout=seconds)
+        self.read(received, f"no reply within {seconds:g} s")
+
+    def read(self, received: Iterable[Message], missing: str) -> None:
+        """Take the summaries that can be used of those that came."""
+        replies = sort_replies(self.messages, received, missing)
         self.bytes_up = replies.bytes_up
         for client, node_id in self.candidates.items():
             try:

@@ -6,7 +6,7 @@ from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.server.superlink.linkstate.utils import MESSAGE_UNAVAILABLE_ERROR_REASON
 
 from pncs_flower.simulations.run.in_process import InProcessGrid
-from pncs_flower.strategies.grids.exchange import content_bytes, exchange, shortened, sort_replies
+from pncs_flower.strategies.grids.exchange import content_bytes, shortened, sort_replies
 
 
 def sent_messages(count: int) -> list[Message]:
@@ -93,8 +93,3 @@ def test_a_long_reason_is_cut_in_the_middle():
 def test_bytes_are_those_of_names_and_values():
     record = ConfigRecord({"a": "", "bc": "é", "n": 1, "f": True, "l": [1.0, 2.0], "b": b"123"})
     assert content_bytes(RecordDict({"c": record})) == 7 + 0 + 2 + 8 + 1 + 16 + 3
-
-
-def test_nothing_to_send_asks_nobody():
-    grid = InProcessGrid(numpy_app.make_app(), 1)
-    assert exchange(grid, [], timeout=1).contents == {}
