@@ -84,9 +84,7 @@ class SelectionStrategy(Strategy):
         self._roster = Roster(self.options)
         self._selector = Selector(rule, self.options.queue_length, self.options.seed)
         self._asking = Asking(self._selector, self.options)
-        self._checks = UpdateChecks(
-            base, self.options.max_weight, self.options.clip_norm, self.history
-        )
+        self._checks = UpdateChecks(base, self.options, self.history)
         self._evaluations = ReplyMetrics("evaluation", base, self.options.max_weight)
         folder = self.options.checkpoint
         self._resumption = None if folder is None else Resumption(Path(folder).expanduser())

@@ -16,13 +16,14 @@ from pncs_flower.sketches import parse_sketch
 from ..base_strategy import averages_models
 from ..errors import SelectionError
 from ..grids.exchange import shortened, sort_replies
+from ..options import SelectionOptions
 from ..record import RoundRecord
 from ..rule import Metrics, Summary
 from .arrays import read_array, read_doubles
 from .metrics import ReplyMetrics, numbers
 from .model import Model, OtherUpdateError
 
-__all__ = ["Delivery", "SketchCheck", "UntruthfulSketchError", "UpdateChecks"]
+__all__ = ["SketchCheck", "UntruthfulSketchError", "UpdateChecks"]
 
 # What recomputing a sketch may differ by, relative to its norm: another machine rounds otherwise.
 _TOLERANCE = 1e-2
@@ -32,15 +33,6 @@ _ENOUGH = 2
 
 class UntruthfulSketchError(ValueError):
     """A client's sketch is not that of the update that it delivered."""
-
-
-@dataclass(frozen=True)
-class Delivery:
-    """What came of a round's training, by client, in the order of the clients."""
-
-    sound: dict[str, Message]
-    metrics: dict[str, Metrics]  # as the sound ones were sent
-    liars: dict[str, str]  # whose sketch is not that of their update, and why
 
 
 @dataclass(frozen=True)
@@ -60,15 +52,12 @@ class SketchCheck:
         sketch = parse_sketch(self.request.sketch)
         worst = 0.0  # relative difference of a layer
         for layer, names in choose_layers(weights, self.request.layers).items():
-            changes = [
-                local_change(read_array(weights[name]), read_array(arrays[name])) for name in names
-            ]
+            changes = [local_change(read_array(weights[n]), read_array(arrays[n])) for n in names]
             update = np.concatenate([change.ravel() for change in changes])
             wire = sketch.encode(update, seed=self.seed, round=self.round, layer=layer)
             expected = sketch.decode(wire, len(update)).astype(np.float64)
-            scale = float(np.linalg.norm(expected))
             difference = float(np.linalg.norm(expected - self.summaries[client][layer]))
-            worst = max(worst, difference / scale if scale > 0 else difference)
+            worst = max(worst, difference / (float(np.linalg.norm(expected)) or 1.0))
         if not worst <= _TOLERANCE:
             raise UntruthfulSketchError(
                 f"its sketch is not that of its update (relative difference {worst:.2g}, at most "
@@ -81,16 +70,10 @@ class UpdateChecks:
     """How an update is checked, and perhaps clipped to an L2 norm, before it is aggregated."""
 
     def __init__(
-        self,
-        base: Strategy,
-        max_weight: float,
-        clip_norm: float | None,
-        history: Sequence[RoundRecord],
+        self, base: Strategy, options: SelectionOptions, history: Sequence[RoundRecord]
     ) -> None:
-        self.metrics = ReplyMetrics("training", base, max_weight)
-        self._base = base
-        self._clip_norm = clip_norm
-        self._history = history
+        self.metrics = ReplyMetrics("training", base, options.max_weight)
+        self._base, self._clip_norm, self._history = base, options.clip_norm, history
         self._other_forms: dict[str, str] = {}  # before there was an update of the model's form
 
     def sort_out(
@@ -100,8 +83,12 @@ class UpdateChecks:
         received: list[Message],
         record: RoundRecord,
         sketches: SketchCheck | None = None,
-    ) -> Delivery:
-        """Sort out the replies to the clients' training messages; the record takes who and why."""
+    ) -> tuple[dict[str, Message], dict[str, Metrics], dict[str, str]]:
+        """Sort out the replies to the clients' training messages; the record takes who and why.
+
+        Returned are the sound replies, the numbers that came with them, and, with the reason, the
+        clients whose sketch is not that of their update; each in the order of the clients.
+        """
         replies = sort_replies(sent.values(), received, "no reply in time")
         record.bytes_up["training"] = replies.bytes_up
         sound: dict[str, RecordDict] = {}
@@ -132,7 +119,7 @@ class UpdateChecks:
         first = {reply.metadata.reply_to_message_id: reply for reply in reversed(received)}
         messages = {client: first[sent[client].metadata.message_id] for client in sound}
         liars = {c: str(e) for c, e in unfit.items() if isinstance(e, UntruthfulSketchError)}
-        return Delivery(messages, metrics, liars)
+        return messages, metrics, liars
 
     def _check_forms(self, unfit: Mapping[str, ValueError]) -> None:
         """Tell early of a base strategy whose clients send something else than the model.

@@ -121,9 +121,10 @@ def close(
     record, options, before, sketches = round.record, round.options, round.pre_round, None
     if options.verify_sketches and before is not None and before.keeps_update:
         sketches = SketchCheck(before.request, before.summaries, options.seed, round.number)
-    delivery = checks.sort_out(round.model, round.sent, received, record, sketches)
-    round.sound, round.liars, round.used = list(delivery.sound), delivery.liars, delivery.metrics
-    updates = delivery.sound
+    updates, round.used, round.liars = checks.sort_out(
+        round.model, round.sent, received, record, sketches
+    )
+    round.sound = list(updates)
     if 0 < len(updates) < options.min_updates:
         record.notes.append(
             f"{len(updates)} updates are fewer than min_updates = {options.min_updates}, so "
