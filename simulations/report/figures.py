@@ -1,14 +1,14 @@
 """The pictures of a report on a sweep."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import permutations
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import ListedColormap
+from matplotlib.colors import to_rgba_array
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
@@ -26,10 +26,12 @@ __all__ = [
     "COLOURS",
     "GREY",
     "PALE",
+    "clients_of",
     "draw_choices",
     "draw_curves",
     "draw_similarities",
     "draw_states",
+    "legend_below",
     "new_figure",
     "plain_axes",
     "save",
@@ -41,15 +43,13 @@ COLOURS = ("#0072b2", "#e69f00", "#d55e00", "#cc79a7", "#009e73", "#56b4e9", "#7
 BLACK, GREY, PALE = "#000000", "#bbbbbb", "#f2f2f2"
 
 _DASHES = ("-", "--", "-.", ":")
-_MEGABYTE = 1e6
 _HEAT_MAPS = 4
+_BANDS_FROM = 5  # with fewer seeds they are so wide that they hide the lines
 
 
 def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure of so many inches, drawn without a display."""
-    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(width, height), dpi=150, layout="constrained")
 
 
 def save(figure: Figure, path: Path) -> Path:
@@ -65,18 +65,31 @@ def plain_axes(axes: Axes, grid: Literal["both", "y"] = "both") -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
+def legend_below(figure: Figure, drawn: Sequence[Artist], names: Sequence[str]) -> None:
+    """Say below all plots what is what."""
+    figure.legend(drawn, names, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+
+
+def clients_of(rounds: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return all clients of some rounds, in their order."""
+    return sorted({client for row in rounds for client in row["clients"]}, key=client_order)
+
+
 def draw_states(
-    axes: Axes, states: Sequence[Sequence[int]], colours: Sequence[str], first: int, last: int
+    axes: Axes,
+    rounds: Sequence[Mapping[str, Any]],
+    state: Callable[[str, Mapping[str, Any]], int],
+    colours: Sequence[str],
 ) -> None:
-    """Draw the state of each client, a row, in rounds from the first to the last, its columns."""
+    """Draw the state of each client, a row, in each round, a column."""
+    clients = clients_of(rounds)
+    states = [[state(client, row) for row in rounds] for client in clients]
+    left, right = rounds[0]["round"] - 0.5, rounds[-1]["round"] + 0.5
     axes.imshow(
-        states,
-        cmap=ListedColormap(colours),
-        vmin=-0.5,
-        vmax=len(colours) - 0.5,
+        to_rgba_array(colours)[np.array(states, np.int64)],
         aspect="auto",
         interpolation="nearest",
-        extent=(first - 0.5, last + 0.5, len(states) - 0.5, -0.5),
+        extent=(left, right, len(clients) - 0.5, -0.5),
     )
     axes.spines[:].set_visible(False)
 
@@ -102,23 +115,30 @@ def draw_curves(results: SweepResults, over: Literal["rounds", "bytes"], path: P
             axes.xaxis.set_major_formatter("{x:g}")
             axes.xaxis.set_minor_formatter(NullFormatter())
     plots[0].set_ylabel("test accuracy")
-    shown = {_plain(line): drawn[line] for line in lines if line in drawn}  # one may have no result
-    figure.legend(
-        list(shown.values()),
-        list(shown),
-        loc="outside lower center",
-        ncols=4,
-        frameon=False,
-        fontsize=9,
-    )
+    shown = [line for line in lines if line in drawn]  # one may have no result
+    legend_below(figure, [drawn[line] for line in shown], list(map(_plain, shown)))
     return save(figure, path)
 
 
-def draw_choices(results: SweepResults, path: Path) -> Path | None:
-    """Draw who was chosen when, in the first panel with the first seed: a plot for each line.
+def _draw_line(axes: Axes, runs: Sequence[Run], over: str, index: int, ceiling: bool) -> Line2D:
+    mean, half = mean_interval(np.stack([run.accuracy for run in runs]))
+    if over == "rounds":
+        x = np.arange(1, len(mean) + 1, dtype=np.float64)
+    else:
+        x = np.mean([run.bytes_up for run in runs], axis=0) / 1e6
+    # Where the colours begin again the dashes are others; the ceiling is black.
+    colour = BLACK if ceiling else COLOURS[index % len(COLOURS)]
+    dashes = _DASHES[(index + index // len(COLOURS)) % len(_DASHES)]
+    width = 2.4 if index == 0 else 1.4
+    (drawn,) = axes.plot(x, mean, color=colour, linestyle=dashes, linewidth=width)
+    if len(runs) >= _BANDS_FROM:
+        low, high = np.clip((mean - half, mean + half), 0, 1)
+        axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
+    return drawn
 
-    There is no picture where all lines are of all clients.
-    """
+
+def draw_choices(results: SweepResults, path: Path) -> Path | None:
+    """Draw who was chosen when, in the first panel with the first seed, or None if always all."""
     by_line = next(iter(results.panels.values()))
     runs = {line: some[0] for line, some in by_line.items() if line not in results.ceilings}
     if not runs:
@@ -126,9 +146,7 @@ def draw_choices(results: SweepResults, path: Path) -> Path | None:
     first = min(int(run.cell["seed"]) for run in runs.values())
     figure, plots = _plots(len(runs), 4, (3.1, 2.6))
     for axes, (line, run) in zip(plots, runs.items(), strict=True):
-        clients = sorted({c for row in run.rounds for c in row["clients"]}, key=client_order)
-        chosen = [[int(client in row["chosen"]) for row in run.rounds] for client in clients]
-        draw_states(axes, chosen, (PALE, COLOURS[0]), 1, len(run.rounds))
+        draw_states(axes, run.rounds, lambda c, row: c in row["chosen"], (PALE, COLOURS[0]))
         seed = run.cell["seed"]
         shown = line if seed == first else f"{line}, seed {seed}"
         axes.set_title(_plain(shown), fontsize=10)
@@ -140,23 +158,20 @@ def draw_choices(results: SweepResults, path: Path) -> Path | None:
 
 
 def draw_similarities(results: SweepResults, path: Path) -> tuple[Path, Run] | None:
-    """Draw how alike the gradients were in some rounds of a run, and which clients were chosen.
-
-    The first run of the reference, or else of any line, that kept its similarities; None if none.
-    """
+    """Draw how alike the gradients were in some rounds of a run, and which clients were chosen."""
+    # The first of the reference, or else of any line, that kept its similarities.
     runs = sorted(results.runs, key=lambda run: run.cell["line"] != results.reference)
     run = next((run for run in runs if "similarity" in run.rounds[0]), None)
     if run is None:
         return None
-    clients = sorted({c for row in run.rounds for c in row["clients"]}, key=client_order)
+    clients = clients_of(run.rounds)
     kept = [row for row in run.rounds if "similarity" in row]
     places = np.linspace(0, len(kept) - 1, min(_HEAT_MAPS, len(kept))).round().astype(int)
     rows = [kept[place] for place in places]
     matrices = [_matrix(row, clients) for row in rows]
     off_diagonal = ~np.eye(len(clients), dtype=bool)
     bound = max(1e-6, *(float(np.nanmax(np.abs(m[off_diagonal]), initial=0)) for m in matrices))
-    figure = new_figure(3.1 * len(rows) + 0.8, 3.2)
-    plots = figure.subplots(1, len(rows), squeeze=False).flat
+    figure, plots = _plots(len(rows), _HEAT_MAPS, (3.3, 3.2))
     for axes, row, matrix in zip(plots, rows, matrices, strict=True):
         np.fill_diagonal(matrix, np.nan)
         image = axes.imshow(matrix, cmap="RdBu_r", vmin=-bound, vmax=bound)
@@ -197,20 +212,3 @@ def _matrix(row: Mapping[str, Any], clients: Sequence[str]) -> NDArray[np.float6
 def _plain(text: str) -> str:
     """Keep matplotlib from reading a name as a formula."""
     return text.replace("$", r"\$")
-
-
-def _draw_line(axes: Axes, runs: Sequence[Run], over: str, index: int, ceiling: bool) -> Line2D:
-    mean, half = mean_interval(np.stack([run.accuracy for run in runs]))
-    if over == "rounds":
-        x = np.arange(1, len(mean) + 1, dtype=np.float64)
-    else:
-        x = np.mean([run.bytes_up for run in runs], axis=0) / _MEGABYTE
-    # Where the colours begin again the dashes are others; the ceiling is black.
-    colour = BLACK if ceiling else COLOURS[index % len(COLOURS)]
-    dashes = _DASHES[(index + index // len(COLOURS)) % len(_DASHES)]
-    width = 2.4 if index == 0 else 1.4
-    (drawn,) = axes.plot(x, mean, color=colour, linestyle=dashes, linewidth=width)
-    if np.isfinite(half).all():
-        low, high = np.clip((mean - half, mean + half), 0, 1)
-        axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
-    return drawn

@@ -10,13 +10,20 @@ from matplotlib.ticker import MaxNLocator
 from rich.filesize import decimal
 from rich.table import Table
 
-from pncs_flower.protocol import client_order
-
 from ..run.early_stopping import stopped_after
 from ..run.folder import read_rounds, read_summary
 from ..run.settings import SETTINGS
 from ..toml_file import read_toml
-from .figures import COLOURS, PALE, draw_states, new_figure, plain_axes, save
+from .figures import (
+    COLOURS,
+    PALE,
+    clients_of,
+    draw_states,
+    legend_below,
+    new_figure,
+    plain_axes,
+    save,
+)
 
 __all__ = ["draw_rounds", "final_table", "round_line"]
 
@@ -81,23 +88,23 @@ def final_table(path: Path) -> Table:
 
 def draw_rounds(path: Path) -> Path:
     """Draw ``rounds.png``: accuracy over the rounds, and below it who was chosen and who rested."""
-    rows = read_rounds(path)
+    rows, config = read_rounds(path), read_toml(path / SETTINGS)
     if not rows:
         raise ValueError(f"{path} has no rounds to draw")
-    summary = read_summary(path)
-    clients = sorted({client for row in rows for client in row["clients"]}, key=client_order)
-    width = min(16.0, max(7.0, 2.5 + 0.22 * len(rows)))
-    height = 3.0 + min(8.0, max(1.6, 0.22 * len(clients)))
-    figure = new_figure(width, height)
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.6, height - 3.0])
-    _draw_accuracy(above, rows, summary["initial-accuracy"])
+    clients = clients_of(rows)
+    height = min(8.0, max(1.6, 0.22 * len(clients)))
+    figure = new_figure(min(16.0, max(7.0, 2.5 + 0.22 * len(rows))), 3.0 + height)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.6, height])
+    _draw_accuracy(above, rows, read_summary(path)["initial-accuracy"])
     _draw_clients(below, rows, clients)
-    config = read_toml(path / SETTINGS)
     figure.suptitle(
         f"{config['strategy']} on {config['dataset']}: "
         f"{config['num-selected']} of {len(clients)} clients per round"
     )
-    figure.legend(handles=_legend(rows), loc="outside lower center", ncols=4, frameon=False)
+    lost = any(set(row["chosen"]) - set(row["delivered"]) for row in rows)
+    shown = [state for state in range(len(_STATES)) if lost or state != _LOST]
+    patches = [Patch(facecolor=_COLOURS[s], edgecolor="#999999", linewidth=0.5) for s in shown]
+    legend_below(figure, patches, [_STATES[state] for state in shown])
     return save(figure, path / PICTURE)
 
 
@@ -105,24 +112,14 @@ def _draw_accuracy(axes: Axes, rows: Sequence[Mapping[str, Any]], initial: float
     rounds = [0, *(row["round"] for row in rows)]
     accuracy = [initial, *(row["accuracy"] for row in rows)]
     axes.plot(rounds, accuracy, color=COLOURS[0], linewidth=1.8, marker="o", markersize=3)
-    axes.annotate(
-        f"{accuracy[-1]:.3f}",
-        (rounds[-1], accuracy[-1]),
-        xytext=(6, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=9,
-        annotation_clip=False,
-    )
+    axes.text(rounds[-1], accuracy[-1], f"  {accuracy[-1]:.3f}", va="center", fontsize=9)
     axes.set_ylabel("test accuracy")
     axes.set_ylim(0, 1)
     plain_axes(axes, "y")
 
 
 def _draw_clients(axes: Axes, rows: Sequence[Mapping[str, Any]], clients: Sequence[str]) -> None:
-    states = [[_state(client, row) for row in rows] for client in clients]
-    first, last = rows[0]["round"], rows[-1]["round"]
-    draw_states(axes, states, _COLOURS, first, last)
+    draw_states(axes, rows, _state, _COLOURS)
     if len(rows) <= 2 * _MAX_LABELS and len(clients) <= _MAX_LABELS:
         for row in rows[1:]:
             axes.axvline(row["round"] - 0.5, color="white", linewidth=1)
@@ -132,18 +129,9 @@ def _draw_clients(axes: Axes, rows: Sequence[Mapping[str, Any]], clients: Sequen
     axes.set_yticks(range(0, len(clients), step), clients[::step])
     axes.set_ylabel("client")
     axes.set_xlabel("round")
-    axes.set_xlim(-0.5, last + 0.5)
+    axes.set_xlim(-0.5, rows[-1]["round"] + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.tick_params(length=0)
-
-
-def _legend(rows: Sequence[Mapping[str, Any]]) -> list[Patch]:
-    lost = any(set(row["chosen"]) - set(row["delivered"]) for row in rows)
-    return [
-        Patch(facecolor=colour, edgecolor="#999999", linewidth=0.5, label=state)
-        for state, colour in zip(_STATES, _COLOURS, strict=True)
-        if lost or state != _STATES[_LOST]
-    ]
 
 
 def _state(client: str, row: Mapping[str, Any]) -> int:

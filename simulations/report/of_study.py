@@ -12,14 +12,9 @@ from .page import write_csv, write_page
 
 __all__ = ["judge_rows", "write_table1"]
 
-_LOOKS = {
-    "cos 4": (COLOURS[0], "-"),
-    "cos 1": (COLOURS[1], "-"),
-    "cos 2": (COLOURS[2], "-"),
-    "cos 3": (COLOURS[3], "-"),
-    ALL: (COLOURS[4], "--"),
-    RANDOM: (BLACK, ":"),
-}
+_COLOURS = dict(zip(("cos 4", "cos 1", "cos 2", "cos 3", ALL), COLOURS, strict=False))
+_COLOURS[RANDOM] = BLACK
+_DASHES = {ALL: "--", RANDOM: ":"}
 
 
 def judge_rows(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
@@ -61,15 +56,9 @@ def write_table1(folder: Path, study: Study, rows: Sequence[Row]) -> Path:
     write_csv(folder / "table1.csv", "feature,shards,seed,iteration,relative loss", values)
     last = int(study.settings["num-rounds"]) - 1
     shown = sorted({round(each) for each in np.linspace(0, last, 4)})
-    headings = [
-        "feature",
-        "rank (min-max)",
-        "rank (softmax)",
-        "weight alone",
-        "relative loss ± deviation",
-        *(f"shards {n}" for n in study.shards),
-        *(f"iteration {t + 1}" for t in shown),
-    ]
+    headings = ["feature", "rank (min-max)", "rank (softmax)", "weight alone"]
+    headings += ["relative loss ± deviation", *(f"shards {n}" for n in study.shards)]
+    headings += [f"iteration {t + 1}" for t in shown]
     features = [
         [
             row.name,
@@ -98,12 +87,15 @@ def _draw(path: Path, rows: Sequence[Row]) -> Path:
     axes = figure.subplots()
     for row in rows:
         mean = row.losses.mean(axis=(0, 1))
-        rounds = range(1, len(mean) + 1)
-        if row.name in _LOOKS:
-            colour, dashes = _LOOKS[row.name]
-            axes.plot(rounds, mean, dashes, color=colour, linewidth=2, label=row.name)
-        else:
-            axes.plot(rounds, mean, color=GREY, linewidth=0.8)
+        named = row.name in _COLOURS
+        axes.plot(
+            range(1, len(mean) + 1),
+            mean,
+            _DASHES.get(row.name, "-"),
+            color=_COLOURS.get(row.name, GREY),
+            linewidth=2 if named else 0.8,
+            label=row.name if named else None,
+        )
     axes.plot([], [], color=GREY, linewidth=0.8, label="other features")
     axes.set_xlabel("iteration")
     axes.set_ylabel("relative loss")
