@@ -64,12 +64,6 @@ class Rows:
         wide = (array.dtype.itemsize >= (4 if _is_whole(array) else 8) for array in arrays)
         return "float64" if any(wide) else "float32"
 
-    def block(self, start: int, stop: int, precision: Precision) -> Array:
-        """Return some of the coordinates of all rows, shape (K, stop - start)."""
-        if isinstance(self.rows, Sequence):
-            return self.xp.stack([self.cast(row[start:stop], precision) for row in self.rows])
-        return self.cast(self.rows[:, start:stop], precision)
-
     def zeros(self, *shape: int) -> Array:
         """Return float64 zeros beside the rows."""
         return self.beside(np.zeros(shape))
@@ -87,9 +81,8 @@ class Rows:
     def largest_magnitudes(self) -> np.ndarray:
         """Return each row's largest magnitude, shape (K,), float64; NaN where a value is NaN."""
         largest = self.zeros(self.num_rows)
-        for start, stop in self._blocks():
-            # Narrow types are widened first: -128 has no negative in int8.
-            block = self.block(start, stop, self.precision)
+        # Narrow types are widened first: -128 has no negative in int8.
+        for block in self._blocks(self.precision):
             of_block = self.xp.maximum(self.xp.amax(block, 1), -self.xp.amin(block, 1))
             largest = self.xp.maximum(largest, self.cast(of_block, "float64"))
         return np.asarray(largest if self.xp is np else largest.cpu())
@@ -98,8 +91,8 @@ class Rows:
         """Return the p-norm of each row divided by its scale, shape (K,), float64."""
         sums = self.zeros(self.num_rows)
         divisors = self.beside(scales)[:, None]
-        for start, stop in self._blocks():
-            sums += _power(self.xp, self.block(start, stop, "float64") / divisors, p).sum(1)
+        for block in self._blocks("float64"):
+            sums += _power(self.xp, block / divisors, p).sum(1)
         return sums ** (1 / p)
 
     def power_products(self, scales: np.ndarray, p: int, precision: Precision) -> list[Array]:
@@ -108,14 +101,13 @@ class Rows:
         products = [self.zeros(size, size) for _ in range(p // 2)]
         # The scales are powers of two, so that nothing is rounded by them.
         factors = self.cast(self.beside(1 / scales), precision)[:, None]
-        # Memory is asked for once: the system clears what it hands out, which takes as long as a
-        # pass.
+        # Memory is asked for once: to clear what the system hands out takes as long as a pass.
         memory = self.cast(self.zeros(p - 1, size, self._width), precision)
         sums = self.cast(self.zeros(size, size), precision)
         with self._exact_products():
-            for start, stop in self._blocks():
-                powers = memory[:, :, : stop - start]
-                xp.multiply(self.block(start, stop, precision), factors, out=powers[0])
+            for block in self._blocks(precision):
+                powers = memory[:, :, : block.shape[1]]
+                xp.multiply(block, factors, out=powers[0])
                 for k in range(1, p - 1):
                     xp.multiply(powers[k - 1], powers[0], out=powers[k])
                 for j, product in enumerate(products, start=1):
@@ -150,17 +142,21 @@ class Rows:
     def _width(self) -> int:
         return min(max(_BLOCK // self.num_rows, _NARROWEST), _WIDEST)
 
-    def _blocks(self) -> Iterator[tuple[int, int]]:
+    def _blocks(self, precision: Precision) -> Iterator[Array]:
+        """Yield the coordinates of all rows, block by block, shape (K, width) or less."""
         for start in range(0, self.num_values, self._width):
-            yield start, min(start + self._width, self.num_values)
+            some = slice(start, start + self._width)
+            if isinstance(self.rows, Sequence):
+                yield self.xp.stack([self.cast(row[some], precision) for row in self.rows])
+            else:
+                yield self.cast(self.rows[:, some], precision)
 
     def _pair_chunks(
         self, first: Array, second: Array, divisors: Array
     ) -> Iterator[tuple[slice, Array, Array]]:
         """Yield chunks of pairs with blocks of u / f and v / g, shape (pairs, coordinates)."""
-        for start, stop in self._blocks():
-            block = self.block(start, stop, "float64")
-            step = max(1, _CHUNK // (stop - start))
+        for block in self._blocks("float64"):
+            step = max(1, _CHUNK // block.shape[1])
             for begin in range(0, len(first), step):
                 chunk = slice(begin, begin + step)
                 f, g = divisors[:, chunk, None]

@@ -16,7 +16,6 @@ _PATIENCE = 2_000  # steps at most without a better subset before the best one i
 _PATIENCE_PER_CLIENT = 5
 _LEG = 10_000  # steps at most between shakes
 _TENURE = 25  # steps at most for which an exchange may not be undone
-_CHUNK = 1 << 20  # values at a time
 _LEAST_SHAKEN = 5
 _SHAKEN = 0.25  # part of the members that a first shake exchanges
 
@@ -55,15 +54,12 @@ def _greedy(objective: SubsetObjective) -> np.ndarray:
 
 def _cheapest_pair(pairs: np.ndarray, linear: np.ndarray) -> tuple[int, int]:
     best, found = np.inf, (0, 1)
-    step = max(1, _CHUNK // len(linear))
-    for start in range(0, len(linear), step):
-        costs = pairs[start : start + step] + linear[start : start + step, None] + linear
-        diagonal = np.arange(len(costs))
-        costs[diagonal, start + diagonal] = np.inf
-        if costs.min() < best:
-            best = costs.min()
-            row, column = divmod(int(costs.argmin()), len(linear))
-            found = (start + row, column)
+    for client, row in enumerate(pairs):
+        costs = row + linear[client] + linear
+        costs[client] = np.inf
+        other = int(costs.argmin())
+        if costs[other] < best:
+            best, found = costs[other], (client, other)
     return found
 
 

@@ -1,7 +1,5 @@
 """What several rules ask for, and whom."""
 
-from collections.abc import Iterable
-
 from pncs_flower.protocol import SummaryKind, SummaryRequest, client_order
 from pncs_flower.sketches import parse_sketch
 
@@ -38,8 +36,10 @@ def check_candidates(num_candidates: int, num_selected: int, otherwise: str = ""
         )
 
 
-def longest_unasked(clients: Iterable[str], count: int, now: Round) -> tuple[str, ...]:
-    """Return those not asked for the longest time, drawing between equals."""
+def longest_unasked(clients: tuple[str, ...], count: int | None, now: Round) -> tuple[str, ...]:
+    """Return those not asked for the longest time, drawing between equals; all if None."""
+    if count is None:
+        return clients
     ordered = sorted(clients, key=client_order)
     draw = now.generator("candidates").permutation(len(ordered))
     place = dict(zip(ordered, draw.tolist(), strict=True))

@@ -56,8 +56,6 @@ class GradientMemoryRule(SketchRule):
 
     def candidates(self, state: RuleState, now: Round) -> tuple[str, ...]:
         """Ask all, also those that cool down; or those not asked for the longest time."""
-        if self.num_candidates is None:
-            return now.clients
         return longest_unasked(now.clients, self.num_candidates, now)
 
     def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:

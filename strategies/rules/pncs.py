@@ -61,8 +61,6 @@ class PNCSRule(SketchRule):
 
     def candidates(self, state: RuleState, now: Round) -> tuple[str, ...]:
         """Ask all that are available, or some: those not asked for the longest time."""
-        if self.num_candidates is None:
-            return now.available
         return longest_unasked(now.available, self.num_candidates, now)
 
     def similarities(self, summaries: Mapping[str, Summary]) -> dict[str, np.ndarray]:
@@ -157,12 +155,6 @@ class PNCS(RuleStrategy):
         round then trains all of these. Layers that are not compared are averaged over all of them,
         not over all clients as in the earlier code of one of the authors. For reproducing the
         paper; the base strategy must be one that averages.
-
-    Examples
-    --------
-    >>> from flwr.serverapp.strategy import FedAvg
-    >>> from pncs_flower.strategies import PNCS
-    >>> strategy = PNCS(FedAvg(), num_selected=2, queue_length=4)
     """
 
     rule_type = PNCSRule
