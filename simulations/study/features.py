@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from pncs_flower.similarity import Form, pairwise_cosine
+from pncs_flower.similarity import pairwise_cosine
 
 __all__ = ["FEATURES", "client_pairs", "pair_features"]
 
@@ -30,20 +30,18 @@ def client_pairs(num_clients: int) -> NDArray[np.int64]:
     return np.array(list(combinations(range(num_clients), 2)), dtype=np.int64).reshape(-1, 2)
 
 
-def pair_features(gradients: NDArray[np.floating], form: Form = "squared") -> Mapping[str, Vector]:
+def pair_features(gradients: NDArray[np.floating]) -> Mapping[str, Vector]:
     """Compute the features of PNCS, arXiv:2506.15923, section V-B, for every two clients."""
     values = np.asarray(gradients, dtype=np.float64)
-    first, second = client_pairs(len(values)).T
+    pairs = client_pairs(len(values))
+    first, second = pairs.T
     found: dict[str, Vector] = {}
     for p in _ORDERS:
         norms = _norms(values, p)
         found[f"norm sum {p}"] = norms[first] + norms[second]
-    differences = (values[i] - values[j] for i, j in zip(first, second, strict=True))
-    distances = np.array([[_norms(each[None], p)[0] for p in _ORDERS] for each in differences])
-    for p, column in zip(_ORDERS, distances.T, strict=True):
-        found[f"distance {p}"] = column
-    for p in _ORDERS:
-        found[f"cos {p}"] = np.asarray(pairwise_cosine(values, p, form))[first, second]
+        # Pair by pair: all differences at once would not fit into memory.
+        found[f"distance {p}"] = np.array([_norms(values[[i]] - values[j], p)[0] for i, j in pairs])
+        found[f"cos {p}"] = np.asarray(pairwise_cosine(values, p))[first, second]
     centred = values - values.mean(axis=1, keepdims=True)
     variance = (centred**2).mean(axis=1)
     fourth = (centred**4).mean(axis=1)

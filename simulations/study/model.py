@@ -17,10 +17,10 @@ Vector = NDArray[np.float64]
 class PairModel:
     """A fitted model: sigma(w . x), with x the standardized features of a pair."""
 
-    features: tuple[str, ...]
-    means: tuple[float, ...]
-    deviations: tuple[float, ...]
-    weights: tuple[float, ...]
+    features: Sequence[str]
+    means: Vector
+    deviations: Vector
+    weights: Vector
 
     def score(self, features: Mapping[str, Vector]) -> Vector:
         """Return w . x of each pair, shape (pairs,): the larger, the better the pair."""
@@ -47,12 +47,7 @@ def label_pairs(accuracies: Vector, labels: Labels) -> Vector:
 def fit_pair_model(
     features: Mapping[str, Vector], labels: Vector, names: Sequence[str]
 ) -> PairModel:
-    """Minimise the binary cross-entropy with soft labels (section V-A).
-
-    Scikit-learn's logistic regression knows no soft labels: each pair is there twice, as good with
-    weight y and as bad with weight 1 - y, which has the same loss. Its default penalty of the
-    weights stays, since some features are nearly collinear.
-    """
+    """Minimise the binary cross-entropy with soft labels (section V-A)."""
     from sklearn.linear_model import LogisticRegression
 
     columns = np.stack([features[name].ravel() for name in names], axis=1)
@@ -60,14 +55,14 @@ def fit_pair_model(
     deviations[deviations == 0] = 1
     standard = (columns - means) / deviations
     good = labels.ravel()
+    # It knows no soft labels: each pair is there twice, as good with weight y and as bad with 1 - y,
+    # which has the same loss. Its penalty of the weights stays: some features are collinear.
     model = LogisticRegression(max_iter=1000).fit(
         np.concatenate([standard, standard]),
         np.repeat([1, 0], len(good)),
         sample_weight=np.concatenate([good, 1 - good]),
     )
-    return PairModel(
-        tuple(names), *(tuple(map(float, v)) for v in (means, deviations, model.coef_[0]))
-    )
+    return PairModel(names, means, deviations, model.coef_[0])
 
 
 def relative_losses(losses: Vector, scores: Vector) -> Vector:

@@ -20,21 +20,21 @@ from .features import FEATURES, client_pairs, pair_features
 
 __all__ = ["OBSERVED", "Observations", "observe_pairs", "read_observations", "write_observations"]
 
-
 OBSERVED = (*FEATURES, "accuracy", "loss")
 """What is seen of every pair in every round: features, and how good a model it makes."""
 
 Observations = Mapping[str, NDArray[np.float64]]
 """The values of each of `OBSERVED`, of one run with the shape (rounds, pairs)."""
 
+_Examples = tuple[Tensor, Tensor]
+
 
 def observe_pairs(config: Config, num_clients: int) -> Observations:
-    """Train softmax regression on given features, and try every pair of clients in every round.
+    """Train softmax regression, and try every pair of clients in every round.
 
-    The gradients of all clients' examples are taken at the current weights w, and for each pair
-    the model w - lr (g + g') / 2 is judged (PNCS, arXiv:2506.15923, section V-B). The next round
-    starts from w minus lr times the mean gradient of all clients (section III-B); the paper does
-    not say from which of the many models it goes on.
+    For each pair the model w - lr (g + g') / 2 is judged (PNCS, arXiv:2506.15923, section V-B). The
+    next round starts from w minus lr times the mean gradient of all clients (section III-B); the
+    paper does not say from which of the many models it goes on.
     """
     inputs = load_inputs(config)
     model = initial_model(config, inputs)
@@ -45,25 +45,20 @@ def observe_pairs(config: Config, num_clients: int) -> Observations:
         )
     parts = inputs.divide(config, num_clients)
     clients = [inputs.train_tensors(part) for part in parts]
-    examples, labels = inputs.test_tensors()
+    test = inputs.test_tensors()
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # sums depend on it
     try:
-        rounds = [
-            _one_round(model, clients, examples, labels, config) for _ in range(config.num_rounds)
-        ]
+        rounds = [_one_round(model, clients, test, config) for _ in range(config.num_rounds)]
     finally:
         torch.set_num_threads(before)
     return {name: np.stack([each[name] for each in rounds]) for name in OBSERVED}
 
 
 def _one_round(
-    model: nn.Module,
-    clients: list[tuple[Tensor, Tensor]],
-    examples: Tensor,
-    labels: Tensor,
-    config: Config,
+    model: nn.Module, clients: list[_Examples], test: _Examples, config: Config
 ) -> Observations:
+    examples, labels = test
     gradients = [full_batch_gradient(model, own, config.seed) for own in clients]
     accuracies, losses = [], []
     with torch.no_grad():
@@ -86,14 +81,9 @@ def _one_round(
 def write_observations(path: Path, seen: Observations) -> None:
     """Write a file of observations, whole or not at all."""
     features = np.stack([seen[name] for name in FEATURES])
+    judged = {name: seen[name] for name in ("accuracy", "loss")}
     with replacing(path) as file:
-        np.savez(
-            file,
-            allow_pickle=False,
-            features=features,
-            accuracy=seen["accuracy"],
-            loss=seen["loss"],
-        )
+        np.savez(file, allow_pickle=False, features=features, **judged)
 
 
 def read_observations(path: Path) -> Observations:

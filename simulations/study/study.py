@@ -17,13 +17,7 @@ from ..sweep.sweep import refuse_axes
 from ..task import inputs_fingerprint
 from .features import FEATURES
 from .model import Labels, PairModel, fit_pair_model, label_pairs, relative, relative_losses
-from .observe import (
-    OBSERVED,
-    Observations,
-    observe_pairs,
-    read_observations,
-    write_observations,
-)
+from .observe import OBSERVED, Observations, observe_pairs, read_observations, write_observations
 
 __all__ = ["ALL", "RANDOM", "Row", "Study", "analyse", "run_study"]
 
@@ -53,18 +47,12 @@ class Study:
     @classmethod
     def of_the_paper(cls, settings: Mapping[str, Scalar], quick: bool = False) -> "Study":
         """Return the paper's study, or a quick version, with some settings changed."""
-        common: dict[str, Scalar] = {
-            "num-rounds": 15,
-            "lr": 0.1,
-            "evaluate-on": "validation",
-            "aggregation": "uniform",
-            "device": "cpu",
-            "rule.sketch": "layers",
-        }
-        own: dict[str, Scalar] = {"dataset": "cifar10", "model": "vgg16"}
+        common = {"evaluate-on": "validation", "aggregation": "uniform", "device": "cpu"}
+        own = {"num-rounds": 15, "lr": 0.1, "dataset": "cifar10", "model": "vgg16"}
         if quick:
-            own = {"dataset": "digits", "model": "linear", "num-rounds": 6, "lr": 0.5}
-        return cls({**common, **own, **settings}, seeds=3 if quick else 10)
+            own = {"num-rounds": 6, "lr": 0.5, "dataset": "digits", "model": "linear"}
+        own |= {**common, "rule.sketch": "layers"}
+        return cls({**own, **settings}, seeds=3 if quick else 10)
 
     def configs(self) -> dict[tuple[int, int], Config]:
         """Return the settings of each run, by shards and seed."""
@@ -118,7 +106,7 @@ def analyse(seen: Observations) -> list[Row]:
     ranks = {labels: _ranks(_fit(seen, FEATURES, labels)) for labels in _LABELS}
     rows = []
     for name in FEATURES:
-        weight = _fit(seen, (name,), "min-max").weights[0]
+        weight = float(_fit(seen, (name,), "min-max").weights[0])
         own: dict[str, int] = {labels: ranks[labels][name] for labels in _LABELS}
         rows.append(Row(name, own, weight, _judged(seen, (name,))))
     rows.sort(key=lambda row: float(row.losses.mean()))
