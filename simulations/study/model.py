@@ -55,7 +55,7 @@ def fit_pair_model(
     deviations[deviations == 0] = 1
     standard = (columns - means) / deviations
     good = labels.ravel()
-    # It knows no soft labels: each pair is there twice, as good with weight y and as bad with 1 - y,
+    # It knows no soft labels: each pair is there twice, as good with weight y, as bad with 1 - y,
     # which has the same loss. Its penalty of the weights stays: some features are collinear.
     model = LogisticRegression(max_iter=1000).fit(
         np.concatenate([standard, standard]),

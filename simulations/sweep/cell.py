@@ -14,7 +14,7 @@ from ..run.early_stopping import after_the_stop
 from ..validation import in_plain_words
 from .statistics import Run
 
-__all__ = ["CELLS", "Cell", "check_file", "digest", "read_cell", "readable_name", "write_cell"]
+__all__ = ["CELLS", "Cell", "digest", "read_cell", "readable_name", "write_cell"]
 
 CELLS = "cells"
 """Folder with a file for each finished cell: what it is, its rounds, its summary."""
@@ -77,8 +77,11 @@ def write_cell(path: Path, run: Run) -> None:
     write_whole(path, content + _hash(content))
 
 
-def read_cell(path: Path) -> Run:
-    """Read a file, with the rounds after an early stop; names one that is damaged or another's."""
+def read_cell(path: Path, wanted: Cell | None = None) -> Run:
+    """Read a file, with the rounds after an early stop; names one that is damaged or another's.
+
+    All settings are compared with those of the cell that it should be, of which a name says part.
+    """
     with in_plain_words(f"{path} is damaged: delete it and run again: "):
         if path.is_dir():
             raise ValueError("it is a folder")
@@ -89,21 +92,14 @@ def read_cell(path: Path) -> Run:
         name = readable_name(cell["panel"], cell["line"], cell["seed"])
         if path.stem.rpartition("-")[0] != name:
             raise ValueError(f"it holds {name}")
+        there = {**cell["settings"], "clients": cell["clients"]}
+        own = {**wanted.settings, "clients": wanted.clients} if wanted else {}
+        for key in own.keys() - _PLACES:
+            if own[key] != there.get(key):
+                raise ValueError(f"it was run with {key} = {there.get(key)!r}, not {own[key]!r}")
     rounds += after_the_stop(rounds, cell["settings"]["num-rounds"])
     return Run(cell, rounds, summary)
 
 
 def _hash(content: bytes) -> bytes:
     return f'{{"blake2b": "{blake2b(content, digest_size=16).hexdigest()}"}}\n'.encode()
-
-
-def check_file(path: Path, cell: Cell) -> None:
-    """Refuse a file that is not of this cell: a name says only part of what a cell is."""
-    about = read_cell(path).cell
-    found = {**about["settings"], "clients": about["clients"]}
-    for key, value in {**cell.settings, "clients": cell.clients}.items():
-        if key not in _PLACES and found.get(key) != value:
-            raise ValueError(
-                f"{path} is damaged: it was run with {key} = {found.get(key)!r}, not {value!r}: "
-                "delete it and run again"
-            )

@@ -11,12 +11,9 @@ from pydantic.dataclasses import dataclass
 from ..validation import Count, Share, Text
 from .statistics import Run, mean_interval, percent, rounds_to_reach
 
-__all__ = ["CHECKED", "Claim", "Report"]
+__all__ = ["CHECKED", "Claim", "Report", "judge_lines"]
 
 CHECKED = ConfigDict(extra="forbid")
-
-Lines = Mapping[str, Sequence[Run]]
-"""Those that a claim is of, the reference first."""
 
 Outcome = tuple[bool, str]
 """Whether a claim holds in a panel, and the numbers that say so."""
@@ -42,12 +39,6 @@ class Best(_Claim):
 
     kind: Literal["best"]
 
-    def judge(self, lines: Lines) -> Outcome:
-        """Compare converged accuracies."""
-        values = _converged(lines)
-        own, *others = values.values()
-        return own > max(others), _shown(values)
-
 
 @dataclass(frozen=True, config=CHECKED)
 class Similar(_Claim):
@@ -55,12 +46,6 @@ class Similar(_Claim):
 
     kind: Literal["similar"]
     within: Share
-
-    def judge(self, lines: Lines) -> Outcome:
-        """Compare the spread of the converged accuracies."""
-        values = _converged(lines)
-        spread = max(values.values()) - min(values.values())
-        return spread <= self.within, f"{_shown(values)} (spread {spread:.3f})"
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -72,15 +57,6 @@ class Sooner(_Claim):
     by: Count
     after: Count
 
-    def judge(self, lines: Lines) -> Outcome:
-        """Compare the median rounds that reach the target."""
-        medians = {line: rounds_to_reach(runs, self.target)[0] for line, runs in lines.items()}
-        own, *others = medians.values()
-        late = all(median is None or median > self.after for median in others)
-        shown = (f"{line} {'never' if m is None else f'{m:g}'}" for line, m in medians.items())
-        text = f"median round that reaches {percent(self.target)}: {', '.join(shown)}"
-        return own is not None and own <= self.by and late, text
-
 
 @dataclass(frozen=True, config=CHECKED)
 class Ahead(_Claim):
@@ -88,17 +64,6 @@ class Ahead(_Claim):
 
     kind: Literal["ahead"]
     start: Count = Field(alias="from")
-
-    def judge(self, lines: Lines) -> Outcome:
-        """Compare the mean accuracies round by round."""
-        own, *others = (
-            mean_interval(np.stack([run.accuracy for run in runs]))[0] for runs in lines.values()
-        )
-        behind = np.flatnonzero(own <= np.max(others, axis=0)) + 1
-        behind = behind[behind >= self.start]
-        if not behind.size:
-            return True, "in every one of these rounds"
-        return False, f"behind the best of the others in rounds {', '.join(map(str, behind))}"
 
 
 Claim = Annotated[Best | Similar | Sooner | Ahead, Field(discriminator="kind")]
@@ -114,9 +79,26 @@ class Report:
     claims: tuple[Claim, ...] = ()
 
 
-def _converged(lines: Lines) -> dict[str, float]:
-    return {line: sum(r.converged for r in runs) / len(runs) for line, runs in lines.items()}
-
-
-def _shown(values: Mapping[str, float]) -> str:
-    return ", ".join(f"{line} {value:.3f}" for line, value in values.items())
+def judge_lines(claim: Claim, lines: Mapping[str, Sequence[Run]]) -> Outcome:
+    """Hold a claim against the runs of one panel, those of the reference first."""
+    if isinstance(claim, Sooner):
+        medians = {line: rounds_to_reach(runs, claim.target)[0] for line, runs in lines.items()}
+        first, *others = medians.values()
+        late = all(median is None or median > claim.after for median in others)
+        shown = (f"{line} {'never' if m is None else f'{m:g}'}" for line, m in medians.items())
+        text = f"median round that reaches {percent(claim.target)}: {', '.join(shown)}"
+        return first is not None and first <= claim.by and late, text
+    if isinstance(claim, Ahead):
+        own, *rest = (mean_interval(np.stack([r.accuracy for r in s]))[0] for s in lines.values())
+        behind = np.flatnonzero(own <= np.max(rest, axis=0)) + 1
+        behind = behind[behind >= claim.start]
+        if not behind.size:
+            return True, "in every one of these rounds"
+        return False, f"behind the best of the others in rounds {', '.join(map(str, behind))}"
+    means = {line: sum(r.converged for r in runs) / len(runs) for line, runs in lines.items()}
+    values = list(means.values())
+    text = ", ".join(f"{line} {value:.3f}" for line, value in means.items())
+    if isinstance(claim, Best):
+        return values[0] > max(values[1:]), text
+    spread = max(values) - min(values)
+    return spread <= claim.within, f"{text} (spread {spread:.3f})"

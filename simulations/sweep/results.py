@@ -6,12 +6,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from ..validation import Text
 from .cell import CELLS, read_cell
-from .plan import Claim, Report
+from .plan import Claim, Report, judge_lines
 from .statistics import Comparison, Run, compare
 from .sweep import ALL_CLIENTS, Tune
 
@@ -19,12 +19,6 @@ __all__ = ["SWEEP", "Description", "SweepResults", "Tuned", "judge", "read_resul
 
 SWEEP = "sweep.json"
 """Name of the file that says what the sweep is."""
-
-
-def _file_name(name: str) -> str:
-    if Path(name).name != name or not name.endswith(".jsonl"):
-        raise ValueError("must be the name of a cell's file")
-    return name
 
 
 @dataclass(frozen=True)
@@ -45,7 +39,7 @@ class Description:
 
     title: Text
     report: Report
-    cells: tuple[Annotated[str, AfterValidator(_file_name)], ...] = ()
+    cells: tuple[Annotated[str, Field(pattern=r"^[^/\\]+\.jsonl$")], ...] = ()
     panels: tuple[str, ...] = ()
     tune: Tune | None = None
     tuned: tuple[Tuned, ...] = ()
@@ -159,7 +153,7 @@ def judge(claim: Claim, results: SweepResults) -> tuple[str, list[str]]:
         elif claim.last_round > last:
             text = f"not judged; the runs end in round {last}"
         else:
-            holds, shown = claim.judge(chosen)
+            holds, shown = judge_lines(claim, chosen)
             text = f"{'yes' if holds else 'no'}; {shown}"
         outcomes.append(holds)
         numbers.append(results.row(panel, text))

@@ -19,7 +19,8 @@ from ..config import Scalar
 from ..run.folder import read_rounds, read_summary
 from ..run.preflight import check_device, check_run
 from ..task import inputs_fingerprint, load_inputs
-from .cell import CELLS, Cell, check_file, read_cell, write_cell
+from ..validation import in_plain_words
+from .cell import CELLS, Cell, read_cell, write_cell
 from .pool import Failure, pool
 from .results import SWEEP, Tuned
 from .statistics import LAST, Run
@@ -60,7 +61,7 @@ def run_sweep(
         def run_missing(files: Mapping[Path, Cell]) -> dict[str, str]:
             todo = {path: cell for path, cell in files.items() if not path.exists()}
             for path in files.keys() - todo.keys():
-                check_file(path, files[path])  # a damaged one is told now and not after hours
+                read_cell(path, files[path])  # a damaged one is told now and not after hours
             for parent in {path.parent for path in files}:
                 parent.mkdir(parents=True, exist_ok=True)
             # It also computes the features of frozen layers, but once.
@@ -170,10 +171,11 @@ def _run_cell(cell: Cell, scratch: str) -> Run:
 
 
 def _description(sweep: Sweep, tuned: list[Tuned], files: Mapping[Path, Cell]) -> dict[str, Any]:
+    about = TypeAdapter(Sweep).dump_python(sweep, mode="json", by_alias=True)
     # Said once and for all: the first line that has a result may be another one.
-    resolved = replace(sweep, report=replace(sweep.report, reference=sweep.reference))
+    about["report"]["reference"] = sweep.reference
     return {
-        **TypeAdapter(Sweep).dump_python(resolved, mode="json", by_alias=True),
+        **about,
         "tuned": [asdict(each) for each in tuned],
         "cells": [path.name for path in files],
         "panels": list(dict.fromkeys(cell.panel for cell in files.values())),
@@ -184,18 +186,14 @@ def _check_cells(cells: Iterable[Cell], elsewhere: bool) -> None:
     """Refuse what can be known to go wrong in a cell, and what many of them share but once."""
     seen: set[object] = set()
     for cell in cells:
-        config, clients = cell.config, cell.clients
+        config = cell.config
         # Every seed has a partition of its own; nothing else depends on it, or on the rate.
-        settings = replace(config, seed=0, lr=1.0), clients
-        partition = config.of_parts(), clients
-        try:
+        settings, partition = replace(config, seed=0, lr=1.0), config.of_parts()
+        with in_plain_words(f"{cell.panel}, {cell.line}, seed {cell.seed}: "):
             if settings not in seen:
                 if not elsewhere:  # whose devices are not known
                     check_device(config)
                 check_run(config)
             if partition not in seen:
-                load_inputs(config).check_division(config, clients)
-        except ValueError as error:
-            where = f"{cell.panel}, {cell.line}, seed {cell.seed}"
-            raise ValueError(f"{where}: {error}") from error
+                load_inputs(config).check_division(config, cell.clients)
         seen |= {settings, partition}
