@@ -47,11 +47,11 @@ class Study:
     @classmethod
     def of_the_paper(cls, settings: Mapping[str, Scalar], quick: bool = False) -> "Study":
         """Return the paper's study, or a quick version, with some settings changed."""
-        common = {"evaluate-on": "validation", "aggregation": "uniform", "device": "cpu"}
-        own = {"num-rounds": 15, "lr": 0.1, "dataset": "cifar10", "model": "vgg16"}
+        own: dict[str, Scalar] = {"dataset": "cifar10", "model": "vgg16"}
+        own |= {"num-rounds": 15, "lr": 0.1, "evaluate-on": "validation"}
+        own |= {"aggregation": "uniform", "device": "cpu", "rule.sketch": "layers"}
         if quick:
-            own = {"num-rounds": 6, "lr": 0.5, "dataset": "digits", "model": "linear"}
-        own |= {**common, "rule.sketch": "layers"}
+            own |= {"dataset": "digits", "model": "linear", "num-rounds": 6, "lr": 0.5}
         return cls({**own, **settings}, seeds=3 if quick else 10)
 
     def configs(self) -> dict[tuple[int, int], Config]:
