@@ -57,20 +57,17 @@ class Loop(RoundListener):
 
     def __call__(
         self,
-        initial_arrays: ArrayRecord,
-        num_rounds: int,
         *,
         evaluate_fn: EvaluateFunction | None,
         should_stop: ShouldStop | None,
         **arguments: Any,
     ) -> Result:
-        """Run the rounds, at most ``num_rounds`` of them; see Flower's ``start``."""
-        arguments |= {"initial_arrays": initial_arrays, "num_rounds": num_rounds}
+        """Run the rounds; see Flower's ``start``, which gets all arguments."""
         if should_stop is None:
             return self._start(evaluate_fn=evaluate_fn, **arguments)
         if takes(self._start, "should_stop"):
             return self._start(evaluate_fn=evaluate_fn, should_stop=should_stop, **arguments)
-        self._result = result = Result(arrays=initial_arrays)
+        self._result = result = Result(arrays=arguments["initial_arrays"])
 
         def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord | None:
             metrics = None if evaluate_fn is None else evaluate_fn(number, arrays)

@@ -2,12 +2,21 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .. import timeouts
 
 __all__ = ["Backoff"]
+
+
+@dataclass
+class _Failures:
+    """A client's failures since it last succeeded."""
+
+    by_phase: dict[str, int] = field(default_factory=dict)
+    last: int = 0  # round
+    rounds_left: int = 0
 
 
 @dataclass
@@ -24,20 +33,15 @@ class Backoff:
     and longer all the same.
     """
 
-    failures: dict[str, dict[str, int]] = field(default_factory=dict)  # of each client, by phase
-    rounds_left: dict[str, int] = field(default_factory=dict)
-    failed_in: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, _Failures] = field(default_factory=dict)
     without_examples: list[str] = field(default_factory=list)
     after_empty: bool = False
 
     def holds_back(self, clients: Iterable[str]) -> list[str]:
         """Return which of these clients step back, those that failed longest ago first."""
-        held = [
-            client
-            for client in clients
-            if client in self.failures and (self.after_empty or self.rounds_left[client] > 0)
-        ]
-        return sorted(held, key=lambda client: self.failed_in[client])  # stable
+        failed = [client for client in clients if client in self.failed]
+        held = [c for c in failed if self.after_empty or self.failed[c].rounds_left > 0]
+        return sorted(held, key=lambda client: self.failed[client].last)  # stable
 
     def note_without_examples(self, clients: Iterable[str], round: int) -> None:
         """Take it for a failure that a client says to have no example; once, however often said."""
@@ -58,30 +62,31 @@ class Backoff:
         After an empty one, in which no update was used, nobody's rest gets shorter.
         """
         self.after_empty = empty
-        if not self.after_empty:
-            self.rounds_left = {c: max(0, left - 1) for c, left in self.rounds_left.items()}
+        for failures in self.failed.values():
+            failures.rounds_left = max(0, failures.rounds_left - (not empty))
         for phase, clients in tried.items():
             for client in clients:
                 if client in succeeded["training"]:
-                    self.failures.pop(client, None)
-                elif client in succeeded[phase]:
-                    self.failures.get(client, {}).pop(phase, None)
-                else:
+                    self.failed.pop(client, None)
+                elif client not in succeeded[phase]:
                     self._note_failure(client, phase, round)
-                if not self.failures.get(client):
-                    for counts in (self.failures, self.rounds_left, self.failed_in):
-                        counts.pop(client, None)
+                elif client in self.failed:
+                    self.failed[client].by_phase.pop(phase, None)
+                    if not self.failed[client].by_phase:
+                        del self.failed[client]
 
     def _note_failure(self, client: str, phase: str, round: int) -> None:
-        phases = self.failures.setdefault(client, {})
-        phases[phase] = phases.get(phase, 0) + 1
-        self.rounds_left[client] = timeouts.rounds_of_rest(max(phases.values()))
-        self.failed_in[client] = round
+        failures = self.failed.setdefault(client, _Failures())
+        failures.by_phase[phase] = failures.by_phase.get(phase, 0) + 1
+        failures.rounds_left = timeouts.rounds_of_rest(max(failures.by_phase.values()))
+        failures.last = round
 
     def state(self) -> dict[str, Any]:
         """Return who failed how often, as JSON values."""
-        return deepcopy(vars(self))
+        return asdict(self)
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up what `state` returned."""
-        vars(self).update(deepcopy(dict(state)))
+        own = deepcopy(dict(state))
+        self.failed = {client: _Failures(**each) for client, each in own["failed"].items()}
+        self.without_examples, self.after_empty = own["without_examples"], own["after_empty"]

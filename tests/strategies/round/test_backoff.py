@@ -302,7 +302,8 @@ def test_an_answer_makes_up_for_none_but_not_for_an_update_that_never_came():
     )
     end(backoff, 2, "")
     end(backoff, 3, "ab", succeeded="ab")
-    assert backoff.state()["failures"] == {"b": {"training": 1}}
+    assert list(backoff.failed) == ["b"]
+    assert backoff.failed["b"].by_phase == {"training": 1}
 
 
 def test_rounds_without_an_update_do_not_count():
