@@ -7,8 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from pncs_flower.count_sketch import count_sketch
-from pncs_flower.forms import Form, score_products
-from pncs_flower.similarity import pairwise_cosine
+from pncs_flower.similarity import Form, pairwise_cosine, score_products
 from pncs_flower.sketch_base import SizedSketch
 
 __all__ = ["PowerMoments"]

@@ -1,16 +1,32 @@
 """Power-norm cosine similarity: how alike gradients are, for every pair of clients."""
 
 from collections.abc import Mapping
-from typing import Any
+from math import comb
+from numbers import Real
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from pncs_flower import forms
-from pncs_flower.forms import FORMS, Form
 from pncs_flower.rows import Array, Precision, Rows
 
-__all__ = ["FORMS", "Form", "cosine", "layered_cosine", "pairwise_cosine"]
+__all__ = [
+    "FORMS",
+    "Form",
+    "check_parameters",
+    "cosine",
+    "layered_cosine",
+    "pairwise_cosine",
+    "score_products",
+]
 
+Form = Literal["squared", "normalized", "printed", "power"]
+"""What cos_p means: see `cosine`."""
+
+FORMS: tuple[Form, ...] = get_args(Form)
+
+_SMALLEST_RATIO = 1e-290  # of two norms; below it the similarity has long reached its limit
+_LARGEST_ORDER = 100  # beyond some 1,000, coefficients and powers leave float64
+_CHUNK = 1 << 18  # pairs scored at a time, which bounds the temporaries
 _ROUNDING: dict[Precision, float] = {"float32": 3e-8, "float64": 1e-15}  # of a block's products
 _TOLERANCE: dict[Precision, float] = {"float32": 3e-7, "float64": 1e-10}  # of a similarity
 _FLOAT32_ROWS = 64  # with fewer rows, or fewer values, products take next to no time
@@ -84,7 +100,7 @@ def pairwise_cosine(gradients: Any, p: float = 4, form: Form = "squared") -> Arr
         If the shape is not (K, d), a value is not finite (the message names the rows), or ``p`` or
         ``form`` is not allowed.
     """
-    forms.check_parameters(p, form)
+    check_parameters(p, form)
     rows = Rows.of(gradients)
     largest = rows.largest_magnitudes()
     broken = np.flatnonzero(~np.isfinite(largest))
@@ -116,6 +132,14 @@ def layered_cosine(
     return np.asarray(sum(weights[layer] / total * similarities[layer] for layer in layers))
 
 
+def check_parameters(p: float, form: str) -> None:
+    """Raise ValueError unless p is a number from 1 to 100 and the form exists."""
+    if isinstance(p, bool) or not isinstance(p, Real) or not 1 <= p <= _LARGEST_ORDER:
+        raise ValueError(f"p is {p!r}, want a number from 1 to {_LARGEST_ORDER}; the paper takes 4")
+    if form not in FORMS:
+        raise ValueError(f"form is {form!r}, want one of {', '.join(FORMS)}")
+
+
 def _by_products(rows: Rows, scales: np.ndarray, p: int, form: Form) -> Array:
     """All pairs from matrix products, and those that cancel in them once more, one by one."""
     xp = rows.xp
@@ -128,7 +152,7 @@ def _by_products(rows: Rows, scales: np.ndarray, p: int, form: Form) -> Array:
             product /= relative[:, None] ** (p - j)
             product /= relative[None, :] ** j
         norms = relative * rows.beside(scales)
-        similarity, (first, second, high, gap) = forms.score_products(
+        similarity, (first, second, high, gap) = score_products(
             xp, products, norms, p, form, _threshold(p, form, precision, rows.precision)
         )
         if len(first) <= _MANY_PAIRS * rows.num_rows:
@@ -137,7 +161,7 @@ def _by_products(rows: Rows, scales: np.ndarray, p: int, form: Form) -> Array:
         ratio, larger, divisors = _scales(xp, norms[first], norms[second], form)
         divisors[1] *= -xp.sign(gap)
         low = rows.pair_power_sums(first, second, divisors, p)
-        values = forms.score(xp, p, form, high, low, gap, ratio, larger)
+        values = _score(xp, p, form, high, low, gap, ratio, larger)
         similarity[first, second] = values
         similarity[second, first] = values
     return similarity
@@ -160,20 +184,20 @@ def _by_pairs(rows: Rows, scales: np.ndarray, p: float, form: Form) -> Array:
         gap[unequal] = rows.pair_gaps(first[unequal], second[unequal], divisors[:, unequal], p)
     high, low = xp.maximum(plus, minus), xp.minimum(plus, minus)
     similarity = rows.zeros(rows.num_rows, rows.num_rows)
-    similarity[first, second] = forms.score(xp, p, form, high, low, gap / ratio, ratio, larger)
-    return forms.mirrored(xp, similarity, norms, form)
+    similarity[first, second] = _score(xp, p, form, high, low, gap / ratio, ratio, larger)
+    return _mirrored(xp, similarity, norms, form)
 
 
 def _scales(xp: Any, first: Array, second: Array, form: Form) -> tuple[Array, Array, Array]:
-    """Return `norm_ratio` of pairs, and what u and v of each are divided by, shape (2, n)."""
-    ratio, larger = forms.norm_ratio(xp, first, second, form)
+    """Return `_norm_ratio` of pairs, and what u and v of each are divided by, shape (2, n)."""
+    ratio, larger = _norm_ratio(xp, first, second, form)
     own = xp.stack([first, second])
     if form == "normalized":
         return ratio, larger, own
     # Where the form leaves their scales alone, by the larger norm, so that equal values cancel
     # exactly; a vector too small beside the other is taken to be as large as the ratio says.
-    small = own / larger < forms.SMALLEST_RATIO
-    return ratio, larger, xp.where(small, own / forms.SMALLEST_RATIO, larger)
+    small = own / larger < _SMALLEST_RATIO
+    return ratio, larger, xp.where(small, own / _SMALLEST_RATIO, larger)
 
 
 def _product_precision(rows: Rows, form: Form) -> Precision:
@@ -192,3 +216,74 @@ def _threshold(p: int, form: Form, precision: Precision, wanted: Precision) -> f
         return 0.0  # exact enough even where nothing but the error is left of low
     error = k / p * _ROUNDING[precision] / _TOLERANCE[wanted]
     return float(error ** (1 / (1 - k / p)))
+
+
+def _norm_ratio(xp: Any, first: Array, second: Array, form: Form) -> tuple[Array, Array]:
+    """Return smaller / larger norm and the larger norm of pairs, as the form sees them."""
+    larger = xp.maximum(first, second)
+    if form == "normalized":
+        return xp.ones_like(larger), xp.ones_like(larger)
+    return xp.clip(xp.minimum(first, second) / larger, _SMALLEST_RATIO, 1.0), larger
+
+
+def _score(
+    xp: Any, p: float, form: Form, high: Array, low: Array, gap: Array, ratio: Array, larger: Array
+) -> Array:
+    """Return cos_p of pairs from the larger and smaller of |u+v|^p and |u-v|^p, in larger norms."""
+    # ``gap`` is (|u+v|^p - |u-v|^p) / ratio, which stays away from 0 as the ratio shrinks.
+    if form == "power":
+        return gap * ratio ** (1 - p / 2) / 2**p
+    # high^k - low^k = -high^k expm1(k log(low / high)) without cancellation: where the two are
+    # close, their logarithms differ by log1p of the gap.
+    k = 1 / p if form == "printed" else 2 / p
+    high = xp.clip(high, 0.5, None)  # it is at least 1, except between zero vectors
+    drop = xp.abs(gap) * ratio / high
+    with np.errstate(divide="ignore"):  # low = 0: expm1(-inf) is right
+        log_ratio = xp.where(
+            drop < 0.5, xp.log1p(-xp.clip(drop, 0.0, 0.5)), xp.log(xp.clip(low / high, 0.0, 1.0))
+        )
+    value = -xp.sign(gap) * high**k * xp.expm1(k * log_ratio) / (4 * ratio)
+    return value / larger if form == "printed" else xp.clip(value, -1.0, 1.0)
+
+
+def score_products(
+    xp: Any, products: list[Array], norms: Array, p: int, form: Form, threshold: float = 0.0
+) -> tuple[Array, list[Array]]:
+    """Return cos_p of all pairs, and those (first, second, high, gap) with low < threshold high."""
+    # With s = |v| / |u| at most 1, and u and v divided by their p-norms,
+    # |u ± s v|_p^p = sum over j from 0 to p of C(p, j) (±s)^j <u^(p-j), v^j>;
+    # ``products[j - 1]`` holds <u^(p-j), v^j> of the unit vectors, for j = 1 to p / 2.
+    size = len(norms)
+    similarity = xp.empty_like(products[0])
+    reported = []
+    for start in range(0, size, max(1, _CHUNK // size)):
+        rows = slice(start, start + max(1, _CHUNK // size))
+        ratio, larger = _norm_ratio(xp, norms[rows, None], norms[None, :], form)
+        row_is_larger = norms[rows, None] >= norms[None, :]
+        even, gap = 1 + ratio**p, xp.zeros_like(ratio)
+        for j in range(1, p):
+            # <u^(p-j), v^j> with u the larger; beyond the half it is a transpose.
+            by_row, by_column = products[min(j, p - j) - 1], products[min(j, p - j) - 1].T
+            if j > p - j:
+                by_row, by_column = by_column, by_row
+            term = comb(p, j) * xp.where(row_is_larger, by_row[rows], by_column[rows])
+            if j % 2:
+                gap += 2 * ratio ** (j - 1) * term
+            else:
+                even += ratio**j * term
+        swing = xp.abs(gap) * ratio / 2
+        high, low = even + swing, xp.clip(even - swing, 0.0, None)
+        similarity[rows] = _score(xp, p, form, high, low, gap, ratio, larger)
+        first, second = xp.argwhere(xp.triu(low < threshold * high, start + 1)).T
+        reported.append((start + first, second, high[first, second], gap[first, second]))
+    close = [xp.concatenate(parts) for parts in zip(*reported, strict=True)]
+    return _mirrored(xp, similarity, norms, form), close
+
+
+def _mirrored(xp: Any, similarity: Array, norms: Array, form: Form) -> Array:
+    """Return similarities with the upper triangle below too, and each vector's with itself."""
+    upper = xp.triu(similarity, 1)
+    similarity = upper + upper.T
+    places = xp.argwhere(norms == norms)[:, 0]
+    similarity[places, places] = 0.5 / norms if form == "printed" else xp.ones_like(norms)
+    return similarity

@@ -6,8 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from pncs_flower.forms import Form
-from pncs_flower.similarity import pairwise_cosine
+from pncs_flower.similarity import Form, pairwise_cosine
 from pncs_flower.wire import HEAD, WIRES, Wire, pack, unpack
 
 __all__ = ["SizedSketch", "Sketch"]

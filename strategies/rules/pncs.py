@@ -11,10 +11,9 @@ import numpy as np
 from flwr.serverapp.strategy import Strategy
 
 from pncs_flower import least_aligned_subset
-from pncs_flower.forms import Form, check_parameters
 from pncs_flower.protocol import SummaryKind
 from pncs_flower.randomness import derive_seed
-from pncs_flower.similarity import layered_cosine
+from pncs_flower.similarity import Form, check_parameters, layered_cosine
 from pncs_flower.sketches import parse_sketch
 
 from ..asking import SketchRule, check_candidates, longest_unasked
