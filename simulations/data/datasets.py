@@ -2,6 +2,7 @@
 
 from functools import cache
 from hashlib import blake2b
+from pathlib import Path
 
 from .cifar10 import CIFAR10
 from .digits import DIGITS
@@ -16,28 +17,29 @@ DATASETS = {dataset.name: dataset for dataset in (DIGITS, FASHION_MNIST, CIFAR10
 @cache
 def load_dataset(name: str, data_dir: str = "") -> ImageData:
     """Load a data set from this machine; nothing is downloaded, but an error says how to get it."""
-    dataset = _find(name)
-    return dataset.load(dataset.folder(data_dir))
+    dataset, folder = _find(name, data_dir)
+    return dataset.load(folder)
 
 
 @cache
 def dataset_fingerprint(name: str, data_dir: str = "") -> str:
     """Hash a data set's files without decoding them: the same wherever they are."""
-    dataset = _find(name)
+    dataset, folder = _find(name, data_dir)
     hashed = blake2b(digest_size=16)
     if dataset.files is None:
         data = load_dataset(name, data_dir)
         hashed.update(data.train_images.tobytes())
         hashed.update(data.train_labels.tobytes())
         return hashed.hexdigest()
-    for label, path in dataset.files(dataset.folder(data_dir)).items():
+    for label, path in dataset.files(folder).items():
         content = path.read_bytes()
         hashed.update(f"{label} {len(content)}\n".encode())
         hashed.update(content)
     return hashed.hexdigest()
 
 
-def _find(name: str) -> Dataset:
+def _find(name: str, data_dir: str) -> tuple[Dataset, Path]:
     if name not in DATASETS:
         raise ValueError(f"no data set is called {name!r}: there are {', '.join(DATASETS)}")
-    return DATASETS[name]
+    dataset = DATASETS[name]
+    return dataset, Path(data_dir).expanduser() if data_dir else dataset.usual_folder

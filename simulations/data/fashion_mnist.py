@@ -24,9 +24,8 @@ def _files(folder: Path) -> dict[str, Path]:
         next((p for f in places for p in (f / name, f / f"{name}.gz") if p.is_file()), None)
         for name in _NAMES
     ]
-    paths = [path for path in found if path is not None]
-    if len(paths) < len(_NAMES):
-        absent = ", ".join(name for name, path in zip(_NAMES, found, strict=True) if path is None)
+    absent = ", ".join(name for name, path in zip(_NAMES, found, strict=True) if path is None)
+    if absent:
         raise FileNotFoundError(
             f"Fashion-MNIST is not in {folder} (no {absent}). Three ways to have it:\n"
             "  1. set data-dir to a folder with its four files, plain or .gz, or to the folder "
@@ -35,7 +34,7 @@ def _files(folder: Path) -> dict[str, Path]:
             "empty\n"
             f"  3. pncs data get fashion-mnist, and set data-dir to {Path('data').resolve()}"
         )
-    return {path.name: path for path in paths}
+    return {path.name: path for path in found if path}
 
 
 def _load(folder: Path) -> ImageData:

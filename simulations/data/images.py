@@ -45,10 +45,6 @@ class Dataset:
     download: Callable[[str], tuple[str, list[tuple[str, str]]]] | None = None
     """From a mirror, or "": the folder below the data folder, and (URL, MD5) of each file."""
 
-    def folder(self, data_dir: str) -> Path:
-        """Return where the files are, by the setting ``data-dir``."""
-        return Path(data_dir).expanduser() if data_dir else self.usual_folder
-
 
 def unwritable(values: NDArray[Any]) -> NDArray[Any]:
     """Return the same array, so that work in place on what is shared is an error."""

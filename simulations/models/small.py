@@ -2,7 +2,7 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -81,11 +81,7 @@ def _row(**layers: nn.Module) -> nn.Module:
     return nn.Sequential(OrderedDict(layers))
 
 
-MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
-    "linear": _linear,
-    "mlp": _mlp,
-    "cnn": _cnn,
-}
+MODELS = {"linear": _linear, "mlp": _mlp, "cnn": _cnn}
 """Models from scratch: made of an image's shape and the number of classes."""
 
 

@@ -3,14 +3,15 @@
 What is to be shown besides is one more value for ``sweep.html``, and its place there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
 from ..sweep.results import SweepResults, judge
-from ..sweep.statistics import LAST, mean_interval, percent, rounds_to_reach
+from ..sweep.statistics import LAST, Run, mean_interval, percent, rounds_to_reach
 from .figures import draw_choices, draw_curves, draw_similarities
 from .page import write_csv, write_page
 
@@ -27,8 +28,8 @@ def write_report(folder: Path, results: SweepResults) -> Path:
     """Write ``report.html``, which needs no other file, its pictures as PNG, its numbers as CSV."""
     _write_csv(folder, results)
     runs, about = results.runs, results.about
-    releases = _releases(results)
-    differing, shared = _settings(results)
+    releases = _values([run.summary["versions"] for run in runs])
+    settings = _values([run.cell["settings"] for run in runs])
     return write_page(
         folder / REPORT,
         "sweep.html",
@@ -37,7 +38,7 @@ def write_report(folder: Path, results: SweepResults) -> Path:
         data=", ".join(sorted({run.summary["data"] for run in runs})),
         seeds=len({run.cell["seed"] for run in runs}),
         early=sum(len(run.trained) < len(run.rounds) for run in runs),
-        notes=_notes(results),
+        notes=_notes(results, releases),
         claims=[(claim.text, *judge(claim, results)) for claim in about.report.claims],
         rounds=draw_curves(results, "rounds", folder / "rounds.png"),
         bytes=draw_curves(results, "bytes", folder / "bytes.png"),
@@ -50,17 +51,17 @@ def write_report(folder: Path, results: SweepResults) -> Path:
         similarities=draw_similarities(results, folder / "similarities.png"),
         tuning=_tuning(results),
         releases=", ".join(f"{name} {' and '.join(those)}" for name, those in releases.items()),
-        differing=differing,
-        shared=shared,
+        differing=[(key, ", ".join(each)) for key, each in settings.items() if len(each) > 1],
+        shared=[(key, *each) for key, each in settings.items() if len(each) == 1],
     )
 
 
-def _notes(results: SweepResults) -> list[str]:
+def _notes(results: SweepResults, releases: Mapping[str, Sequence[str]]) -> list[str]:
     """Return what a reader must know before comparing."""
     notes = sorted({note for run in results.runs for note in run.summary["notes"]})
     if any(len({len(runs) for runs in lines.values()}) > 1 for lines in results.panels.values()):
         notes.append("some means are over fewer seeds than others: compare by the paired tests")
-    if any(len(those) > 1 for those in _releases(results).values()):
+    if any(len(those) > 1 for those in releases.values()):
         notes.append(
             "some runs were made with other releases than others (see the settings), which may "
             "have other results: delete the older files in cells and run again, to compare"
@@ -126,15 +127,16 @@ def _best_in_bold(
 
 def _reached(results: SweepResults) -> Table:
     targets = results.about.report.targets
-    rows = []
-    for panel, line, runs in results.groups:
-        reached = [rounds_to_reach(runs, target) for target in targets]
-        shown = [
-            f"{'never' if median is None else f'{median:g}'} ({count}/{len(runs)})"
-            for median, count in reached
-        ]
-        rows.append([results.row(panel, line), *shown])
+    rows = [
+        [results.row(panel, line), *(_when(runs, target) for target in targets)]
+        for panel, line, runs in results.groups
+    ]
     return ["rule", *map(percent, targets)], rows
+
+
+def _when(runs: Sequence[Run], target: float) -> str:
+    median, count = rounds_to_reach(runs, target)
+    return f"{'never' if median is None else f'{median:g}'} ({count}/{len(runs)})"
 
 
 def _tests(results: SweepResults) -> list[list[str]]:
@@ -151,16 +153,6 @@ def _tests(results: SweepResults) -> list[list[str]]:
     ]
 
 
-def _settings(results: SweepResults) -> tuple[list[list[str]], list[list[str]]]:
-    """Return the settings that differ among runs, and those that all share."""
-    differing: list[list[str]] = []
-    shared: list[list[str]] = []
-    for key in dict.fromkeys(key for run in results.runs for key in run.cell["settings"]):
-        values = dict.fromkeys(str(run.cell["settings"].get(key, "-")) for run in results.runs)
-        (differing if len(values) > 1 else shared).append([key, ", ".join(values)])
-    return differing, shared
-
-
 def _tuning(results: SweepResults) -> Table:
     tuned = results.about.tuned
     rates = list(dict.fromkeys(rate for each in tuned for rate in each.accuracies))
@@ -171,13 +163,10 @@ def _tuning(results: SweepResults) -> Table:
     return ["rule", *(f"lr {rate}" for rate in rates)], rows
 
 
-def _releases(results: SweepResults) -> dict[str, list[str]]:
-    """Return the releases of each library that the runs were made with."""
-    found: dict[str, dict[str, None]] = {}
-    for run in results.runs:
-        for name, release in run.summary["versions"].items():
-            found.setdefault(name, {})[release] = None
-    return {name: list(those) for name, those in found.items()}
+def _values(of_runs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return all values that each key has in runs, "-" where it has none."""
+    keys = dict.fromkeys(key for each in of_runs for key in each)
+    return {key: list(dict.fromkeys(str(each.get(key, "-")) for each in of_runs)) for key in keys}
 
 
 def _bold(text: str, wanted: bool) -> str:
