@@ -150,7 +150,7 @@ def test_a_tuning_repeated_in_one_process_has_the_same_results(
 
 
 def scores(path: Path) -> list[tuple[float, float]]:
-    _, *rounds, _ = (json.loads(line) for line in path.read_text("utf-8").splitlines())
+    _, *rounds, _, _ = (json.loads(line) for line in path.read_text("utf-8").splitlines())
     return [(row["accuracy"], row["loss"]) for row in rounds]
 
 
