@@ -30,20 +30,17 @@ class Rows:
     @classmethod
     def of(cls, rows: Any) -> "Rows":
         """Wrap what a caller gave, or raise ValueError unless it is K vectors of one kind."""
-        arrays: Sequence[Any] = [rows]
-        if not hasattr(rows, "shape"):
-            if isinstance(rows, Sequence) and all(hasattr(row, "shape") for row in rows):
-                arrays = rows
-            else:
-                rows = np.asarray(rows)  # lists of numbers
-                arrays = [rows]
+        listed = isinstance(rows, Sequence) and all(hasattr(row, "shape") for row in rows)
+        if not listed and not hasattr(rows, "shape"):
+            rows = np.asarray(rows)  # lists of numbers
+        arrays: Sequence[Any] = rows if listed else [rows]
         shapes = {tuple(array.shape) for array in arrays}
         if len(shapes) != 1 or len({_is_tensor(array) for array in arrays}) != 1:
             raise ValueError(
                 f"{len(arrays)} gradients of shapes {sorted(shapes)}, want one or more of one "
                 "shape and one array library"
             )
-        shape = (len(rows), *shapes.pop()) if arrays is rows else tuple(rows.shape)
+        shape = (len(rows), *shapes.pop()) if listed else tuple(rows.shape)
         if len(shape) != 2 or 0 in shape:
             raise ValueError(
                 f"gradients of shape {shape}, want (clients, values), at least one of each: "

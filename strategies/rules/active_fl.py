@@ -12,8 +12,6 @@ from ..rule_strategy import RuleStrategy
 
 __all__ = ["ActiveFL", "ActiveFLRule"]
 
-Unseen = Literal["uniform", "first"]
-
 
 @dataclass(frozen=True)
 class ActiveFLRule(SelectionRule):
@@ -23,7 +21,7 @@ class ActiveFLRule(SelectionRule):
     suppressed_share: float = 0.75
     sharpness: float = 0.01
     uniform_share: float = 0.1
-    unseen: Unseen = "uniform"
+    unseen: Literal["uniform", "first"] = "uniform"
     loss_key: str = "train-loss"
 
     def __post_init__(self) -> None:
@@ -45,23 +43,16 @@ class ActiveFLRule(SelectionRule):
         suppressed = round_down(self.suppressed_share * len(now.available))
         kept = order_by_value(now.available, values)[: len(now.available) - suppressed]
         by_value = round_half_up((1 - self.uniform_share) * (now.num_selected - len(chosen)))
-        chosen += draw(
-            {c: self.sharpness * values[c] for c in kept if values[c] > -math.inf},
-            by_value,
-            now.generator("draw by valuation"),
-        )
-        chosen += draw(
-            {client: 0.0 for client in now.available if client not in chosen},
-            now.num_selected - len(chosen),
-            now.generator("uniform draw"),
-        )
-        return Choice(chosen)
+        weights = {c: self.sharpness * values[c] for c in kept if values[c] > -math.inf}
+        chosen += draw(weights, by_value, now.generator("draw by valuation"))
+        left = {client: 0.0 for client in now.available if client not in chosen}
+        missing = now.num_selected - len(chosen)
+        return Choice((*chosen, *draw(left, missing, now.generator("uniform draw"))))
 
     def observe(self, state: RuleState, now: Round, delivered: Mapping[str, Metrics]) -> RuleState:
         """Set the valuation of those that trained: the root of the size times the mean loss."""
-        losses = reported(
-            delivered, self.loss_key, "loss_key", now, known=bool(state["valuations"])
-        )
+        known = bool(state["valuations"])
+        losses = reported(delivered, self.loss_key, "loss_key", now, known)
         roots = (sizes(list(losses), now, delivered) ** 0.5).tolist()
         fresh = {c: root * losses[c] for c, root in zip(losses, roots, strict=True)}
         return {"valuations": {**state["valuations"], **fresh}}

@@ -19,8 +19,6 @@ from ..rule_strategy import RuleStrategy
 
 __all__ = ["GradientMemory", "GradientMemoryRule"]
 
-Weights = Literal["examples", "uniform"]
-
 
 @dataclass(frozen=True)
 class GradientMemoryRule(SketchRule):
@@ -32,7 +30,7 @@ class GradientMemoryRule(SketchRule):
     summary: SummaryKind = "update"
     normalize: bool = False
     forgetting: float = 1.0
-    weights: Weights = "examples"
+    weights: Literal["examples", "uniform"] = "examples"
     num_candidates: int | None = field(default=None, metadata={"name": "candidates"})
 
     chooses_unasked = True

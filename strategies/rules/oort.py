@@ -70,10 +70,8 @@ class OortRule(SelectionRule):
         exploited = min(round_half_up((1 - share) * now.num_selected), len(utilities))
         exploited = max(exploited, now.num_selected - len(unknown))
         chosen = self._exploit(utilities, exploited, now)
-        chosen += draw(
-            dict.fromkeys(unknown, 0.0), now.num_selected - len(chosen), now.generator("explore")
-        )
-        return Choice(chosen)
+        explored, equal = now.num_selected - len(chosen), dict.fromkeys(unknown, 0.0)
+        return Choice((*chosen, *draw(equal, explored, now.generator("explore"))))
 
     def _exploit(self, utilities: Mapping[str, float], count: int, now: Round) -> tuple[str, ...]:
         if count == 0:
@@ -95,9 +93,8 @@ class OortRule(SelectionRule):
         after = {**state, "utilities": {**state["utilities"], **fresh}}
         if self.duration_key is None:
             return after
-        seconds = reported(
-            delivered, self.duration_key, "duration_key", now, known=bool(state["seconds"])
-        )
+        known = bool(state["seconds"])
+        seconds = reported(delivered, self.duration_key, "duration_key", now, known)
         gains = [*state["gains"], sum(fresh.values())][-2 * _PACE :]
         if now.number % _PACE == 0 and sum(gains[:-_PACE]) > sum(gains[-_PACE:]):
             after["preferred"] = state["preferred"] + self.pacer_step

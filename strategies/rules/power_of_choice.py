@@ -17,8 +17,6 @@ from ..rule_strategy import RuleStrategy
 
 __all__ = ["PowerOfChoice", "PowerOfChoiceRule"]
 
-Variant = Literal["pow-d", "cpow-d", "rpow-d"]
-
 
 @dataclass(frozen=True)
 class PowerOfChoiceRule(SelectionRule):
@@ -26,7 +24,7 @@ class PowerOfChoiceRule(SelectionRule):
 
     num_selected: int = 2
     num_candidates: int = field(default=5, metadata={"name": "candidates"})
-    variant: Variant = "pow-d"
+    variant: Literal["pow-d", "cpow-d", "rpow-d"] = "pow-d"
     batch_size: int = 32
     loss_key: str = "train-loss"
 
@@ -41,9 +39,8 @@ class PowerOfChoiceRule(SelectionRule):
         """The loss on all examples, on one mini-batch of them, or nothing."""
         if self.variant == "rpow-d":
             return None
-        return SummaryRequest(
-            "loss", max_examples=self.batch_size if self.variant == "cpow-d" else 0
-        )
+        most = self.batch_size if self.variant == "cpow-d" else 0
+        return SummaryRequest("loss", max_examples=most)
 
     def initial_state(self) -> RuleState:
         """No loss is known."""
@@ -51,8 +48,8 @@ class PowerOfChoiceRule(SelectionRule):
 
     def candidates(self, state: RuleState, now: Round) -> tuple[str, ...]:
         """Draw without replacement, with probability proportional to a client's examples."""
-        log_sizes = np.log(sizes(now.available, now))
-        weights = dict(zip(now.available, log_sizes.tolist(), strict=True))
+        log_sizes = np.log(sizes(now.available, now)).tolist()
+        weights = dict(zip(now.available, log_sizes, strict=True))
         return draw(weights, self.num_candidates, now.generator("candidates"))
 
     def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
