@@ -107,7 +107,7 @@ def measure(folder: Path, ray: bool) -> dict[str, dict[str, str]]:
     for name, tune in {"sweep": "", "tuned-sweep": "tune = {lr = [0.05, 0.2], seeds = 1}"}.items():
         file = folder / f"{name}.toml"
         file.write_text(SWEEP.format(tune=tune))
-        pncs("run", str(file), "--workers", "0", "--output", str(folder / name), cwd=folder)
+        pncs("sweep", str(file), "--workers", "0", "--output", str(folder / name), cwd=folder)
         with (folder / name / "rounds.csv").open(newline="") as table:
             rows = list(csv.DictReader(table))
         facts = ("rule", "seed", "round", "accuracy", "loss", "chosen")

@@ -108,7 +108,6 @@ def run_in_process(config: Config, clients: int) -> None:
         _flower_log(output / FLOWER_LOG),
         _progress(config.num_rounds) as show,
         _saying_how_to_go_on(config, output, Engine.IN_PROCESS),
-        _with_traceback(output / FLOWER_LOG),
     ):
         train(grid, config, output, show)
     draw_rounds(output)
@@ -141,6 +140,8 @@ def _saying_how_to_go_on(
     own: Sequence[float] = tuple(_OWN.values()),
 ) -> Iterator[None]:
     """Say, where a run ends before its time, which command goes on with it."""
+    from ..run.flower import FLOWER_LOG
+
     try:
         yield
     except SystemExit:
@@ -148,6 +149,9 @@ def _saying_how_to_go_on(
         err.print(_how_to_go_on(config, output, engine, own), soft_wrap=True)
         raise
     except Exception as error:
+        if engine is Engine.IN_PROCESS:  # on Ray, Flower writes it
+            logging.getLogger("flwr").exception("The run failed.")
+            error.add_note(f"Flower's log, with the traceback: {output / FLOWER_LOG}")
         error.add_note(_how_to_go_on(config, output, engine, own))
         raise
 
@@ -168,17 +172,6 @@ def _how_to_go_on(config: Config, output: Path, engine: Engine, own: Sequence[fl
         if value != default:
             words += [name, f"{value:g}"]
     return f"To go on with it: {shlex.join(words)}"
-
-
-@contextlib.contextmanager
-def _with_traceback(log: Path) -> Iterator[None]:
-    """Put the traceback of what ends a run into its log."""
-    try:
-        yield
-    except Exception as error:
-        logging.getLogger("flwr").exception("The run failed.")
-        error.add_note(f"Flower's log, with the traceback: {log}")
-        raise
 
 
 def _conclude(output: Path) -> None:

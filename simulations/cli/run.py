@@ -5,7 +5,6 @@ import logging
 import os
 import sys
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,31 +28,15 @@ __all__ = ["app", "main"]
 
 
 class _Commands(TyperGroup):
-    """Gives ``run FILE.toml`` to the command ``sweep``: a run of many is a run too."""
+    """Commands that take ``--traceback`` anywhere."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Take ``--traceback`` wherever it stands: it is added to the end of what has failed."""
         others = [text for text in args if text != _TRACEBACK]
         return super().parse_args(ctx, [_TRACEBACK] * (others != args) + others)
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Choose the command by its name, and by whether it is given a file."""
-        if args and args[0] == "run" and _names_sweep(args):
-            return "sweep", self.get_command(ctx, "sweep"), args[1:]
-        return super().resolve_command(ctx, args)
-
 
 _TRACEBACK = "--traceback"
-
-
-def _names_sweep(args: list[str]) -> bool:
-    """Tell whether a sweep's file is among the arguments, and not as an option's value."""
-    return any(
-        text.lower().endswith(".toml")
-        and not text.startswith("-")
-        and (before == "--quick" or not before.startswith("-"))
-        for before, text in pairwise(args)
-    )
 
 
 app = typer.Typer(
@@ -78,7 +61,7 @@ pncs run --gpus-per-client 0.25 --set lr=0.05 --set rule.layers=fc2
 
 pncs run --engine in-process --output runs/first
 
-pncs run sweep.toml --seeds 5 [dim](pncs sweep --help)[/dim]
+pncs sweep sweep.toml --seeds 5
 
 pncs run --resume runs/first --rounds 40
 """

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from pncs_flower.clients import pytorch
+from pncs_flower.clients import training
 from pncs_flower.files import write_whole
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.cli import sweep as sweep_commands
@@ -109,7 +109,7 @@ def test_sentence_made_of_somebody_elses_error_leads_to_it(
 def test_context_that_a_sentence_leaves_out_is_shown_with_the_traceback(tmp_path: Path) -> None:
     file = tmp_path / "sweep.toml"
     file.write_text("title = ")
-    error = invoke("run", str(file), "--traceback").exception
+    error = invoke("sweep", str(file), "--traceback").exception
     assert type(error.__context__).__name__ == "TOMLDecodeError"
     assert not error.__suppress_context__
 
@@ -129,7 +129,7 @@ class Rule(UniformRule):
 def test_error_in_a_client_keeps_its_traceback_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pytorch, "local_sgd", broken)
+    monkeypatch.setattr(training, "local_sgd", broken)
     done = invoke(*RUN, "--output", str(tmp_path / "run"))
     assert done.exit_code == 1
     text = (tmp_path / "run" / "flwr.log").read_text(encoding="utf-8")

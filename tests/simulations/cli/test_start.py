@@ -32,20 +32,6 @@ def test_what_needs_no_run_waits_for_no_import(arguments: list[str]) -> None:
     assert done.stdout.splitlines()[-1] == "heavy []"
 
 
-def test_an_output_called_like_a_sweep_makes_no_sweep() -> None:
-    done = CliRunner().invoke(app, ["run", "--output", "x.toml", "--set", "lr=-1"])
-    assert "lr = -1 must be above 0" in done.output
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["lr=1/absent.toml"], ["--quick", "absent.toml"], ["--set", "lr=1", "absent.toml"]],
-)
-def test_a_sweeps_file_is_found_among_the_arguments(arguments: list[str]) -> None:
-    done = CliRunner().invoke(app, ["run", *arguments])
-    assert f"there is no file {arguments[-1]}" in done.output
-
-
 CRASHES = """
 import atexit, os, sys
 from pncs_flower.simulations.cli import run
@@ -71,7 +57,7 @@ def test_a_command_that_was_stopped_ends_by_the_signal_though_a_library_crashes_
 def test_a_run_of_a_sweep_file_is_a_sweep(tmp_path: Path) -> None:
     file = tmp_path / "small.toml"
     file.write_text('title = "small"\nrules = ["uniform"]\nseeds = 1\n[settings]\nnum-rounds = 1\n')
-    command = ["run", str(file), "--workers", "0", "--output", str(tmp_path / "out")]
+    command = ["sweep", str(file), "--workers", "0", "--output", str(tmp_path / "out")]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     assert (tmp_path / "out" / "report.html").is_file()

@@ -138,7 +138,7 @@ def test_folder_that_the_terminal_cannot_show_is_no_obstacle(
 def test_title_that_the_terminal_cannot_show_is_no_obstacle(tmp_path: Path) -> None:
     path = tmp_path / "sweep.toml"
     path.write_text(SWEEP + "[settings]\nnum-rounds = 1\n", encoding="utf-8")
-    command = ["run", str(path), "--workers", "0", "--output", str(tmp_path / "out")]
+    command = ["sweep", str(path), "--workers", "0", "--output", str(tmp_path / "out")]
     done = pncs(*command, encoding="ascii")
     assert done.returncode == 0, done.stderr
     assert b"Z\\xfcrich" in done.stdout

@@ -136,7 +136,7 @@ def report_of(text: str, folder: Path) -> str:
         f"title = 'a [/b] [red] title'\nclients = 4\nshards = [5]\nseeds = 1\n{text}\n"
         "[settings]\nnum-rounds = 1\n"
     )
-    command = ["run", "--workers", "0", "--output", str(folder / "out"), str(file)]
+    command = ["sweep", "--workers", "0", "--output", str(folder / "out"), str(file)]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     assert done.output.startswith("a [/b] [red] title\n")
@@ -183,7 +183,7 @@ def test_a_sweep_on_ray_that_is_stopped_says_so(tmp_path: Path) -> None:
     code = "from pncs_flower.simulations.cli import main; main()"
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    command = ["run", str(file), "--workers", "1", "--output", str(tmp_path / "out")]
+    command = ["sweep", str(file), "--workers", "1", "--output", str(tmp_path / "out")]
     process = subprocess.Popen(
         [sys.executable, "-c", code, *command],
         stdout=subprocess.PIPE,

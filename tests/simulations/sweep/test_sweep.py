@@ -332,7 +332,7 @@ def test_what_a_rule_runs_without_is_told_once(tmp_path: Path) -> None:
     file = write(
         tmp_path, 'clients = 5\nseeds = 2\n[settings]\nnum-rounds = 1\n"rule.sketch" = "layers"\n'
     )
-    command = ["run", str(file), "--workers", "0", "--output", str(tmp_path / "out")]
+    command = ["sweep", str(file), "--workers", "0", "--output", str(tmp_path / "out")]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     told = "Note: rule.sketch is left out where the rule has none: uniform"
