@@ -17,15 +17,8 @@ def _load(folder: Path) -> ImageData:
     labels = digits.target.astype(np.int64)
     # The examples come writer by writer: every fifth of a class has all writers in both parts.
     test = every_nth_of_each_class(labels, 5)
-    return ImageData(
-        images[~test],
-        labels[~test],
-        images[test],
-        labels[test],
-        num_classes=10,
-        max_value=16,
-        title="digits",
-    )
+    parts = (images[~test], labels[~test], images[test], labels[test])
+    return ImageData(*parts, num_classes=10, max_value=16, title="digits")
 
 
 DIGITS = Dataset("digits", (1442, 355), _load)

@@ -25,7 +25,6 @@ __all__ = ["FrozenData", "load_frozen"]
 
 _PARTS = ("train", "test")
 _CHUNK = 250
-_FORMAT = 1
 
 
 class FrozenData:
@@ -51,8 +50,7 @@ class FrozenData:
     def moments(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Mean and deviation of each feature over the training examples; 1 for a constant's."""
         features = self.features[0]
-        total = np.zeros(features.shape[1:])
-        squares = np.zeros(features.shape[1:])
+        total, squares = np.zeros((2, *features.shape[1:]))
         for start in range(0, len(features), _CHUNK):
             chunk = features[start : start + _CHUNK].astype(np.float64)
             total += chunk.sum(axis=0)
@@ -68,24 +66,23 @@ def load_frozen(config: Config) -> FrozenData:
     """Return the output of the frozen layers for every example; computed if it is not on disk."""
     default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "pncs-flower"
     folder = Path(config.cache_dir or default).expanduser()
-    *before, last = cuts(config.model, config.trainable_layer_names)
-    given = None
-    for layers in before:
-        given = _cached(folder, _key(config, layers), partial(_write, config, layers, given))
-    return _cached(folder, _key(config, last), partial(_write, config, last, given))
+    frozen = None
+    for layers in cuts(config.model, config.trainable_layer_names):
+        frozen = _cached(folder, _key(config, layers), partial(_write, config, layers, frozen))
+    assert frozen is not None
+    return frozen
 
 
 def _key(config: Config, layers: tuple[str, ...]) -> dict[str, Any]:
     """Return all that the output of the layers before some others depends on."""
-    resized = {"resize": config.resize} if config.resize else {}
     return {
-        "format": _FORMAT,
+        "format": 1,
         "model": config.model,
         "data": dataset_fingerprint(config.dataset, config.data_dir),
         "weights": weights_fingerprint(config.weights, config.model),
         "normalization": config.normalization,
         "cut": layers[0],
-        **resized,
+        **({"resize": config.resize} if config.resize else {}),
     }
 
 

@@ -22,8 +22,7 @@ __all__ = ["build_last_layers", "cuts", "frozen_part", "normalize"]
 
 Layers = tuple[str, ...]
 
-_CLASSIFIER = ("classifier.0", "classifier.3", "classifier.6")
-"""All layers of VGG16 behind its convolutions."""
+_CLASSIFIER = ("classifier.0", "classifier.3", "classifier.6")  # all behind the convolutions
 
 _SIDE = 32
 _NORMALIZATION = {
@@ -149,8 +148,7 @@ def _draw(layers: nn.Module, seed: int) -> None:
     """Draw all weights as PyTorch does."""
     with drawing(seed):
         for module in layers.modules():
-            reset = getattr(module, "reset_parameters", None)
-            if callable(reset):
+            if callable(reset := getattr(module, "reset_parameters", None)):
                 reset()
 
 

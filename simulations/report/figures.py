@@ -97,8 +97,7 @@ def draw_states(
 def draw_curves(results: SweepResults, over: Literal["rounds", "bytes"], path: Path) -> Path:
     """Draw accuracy over rounds, or over the bytes that clients sent: a plot for each panel."""
     figure, plots = _plots(len(results.panels), 3, (4.2, 3.3), 0.9, sharey=True)
-    others = [line for line in results.lines if line != results.reference]
-    lines = [results.reference, *others]
+    lines = list(dict.fromkeys([results.reference, *results.lines]))
     drawn: dict[str, Line2D] = {}
     for axes, (panel, by_line) in zip(plots, results.panels.items(), strict=True):
         for line, runs in by_line.items():

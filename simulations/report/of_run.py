@@ -14,16 +14,7 @@ from ..run.early_stopping import stopped_after
 from ..run.folder import read_rounds, read_summary
 from ..run.settings import SETTINGS
 from ..toml_file import read_toml
-from .figures import (
-    COLOURS,
-    PALE,
-    clients_of,
-    draw_states,
-    legend_below,
-    new_figure,
-    plain_axes,
-    save,
-)
+from . import figures
 
 __all__ = ["draw_rounds", "final_table", "round_line"]
 
@@ -32,7 +23,7 @@ PICTURE = "rounds.png"
 
 # By the state of a client.
 _STATES = ("free", "cooling down", "chosen", "chosen, but delivered nothing")
-_COLOURS = (PALE, "#b9d7ec", COLOURS[0], COLOURS[2])
+_COLOURS = (figures.PALE, "#b9d7ec", figures.COLOURS[0], figures.COLOURS[2])
 _FREE, _COOLING, _CHOSEN, _LOST = range(4)
 
 _MAX_ROWS = 12
@@ -42,9 +33,8 @@ _LABEL_STEPS = [m * 10**e for e in range(9) for m in (1, 2, 5)]
 
 def round_line(row: Mapping[str, Any], num_rounds: int) -> str:
     """Return one line about a round, and one more for everything out of the ordinary."""
-    width = len(str(num_rounds))
     parts = [
-        f"round {row['round']:>{width}}/{num_rounds}",
+        f"round {row['round']:>{len(str(num_rounds))}}/{num_rounds}",
         f"accuracy {_number(row['accuracy'], '.3f')}",
         f"loss {_number(row['loss'], '.3f')}",
         f"chosen {', '.join(row['chosen']) or 'nobody'}",
@@ -60,8 +50,7 @@ def round_line(row: Mapping[str, Any], num_rounds: int) -> str:
 
 def final_table(path: Path) -> Table:
     """Return the table of a finished run's folder: its result and its last rounds."""
-    rows = read_rounds(path)
-    summary = read_summary(path)
+    rows, summary = read_rounds(path), read_summary(path)
     early = ", stopped early" if stopped_after(rows) else ""
     table = Table(
         title=f"Accuracy {_number(summary['initial-accuracy'], '.3f')} before training, "
@@ -91,9 +80,9 @@ def draw_rounds(path: Path) -> Path:
     rows, config = read_rounds(path), read_toml(path / SETTINGS)
     if not rows:
         raise ValueError(f"{path} has no rounds to draw")
-    clients = clients_of(rows)
+    clients = figures.clients_of(rows)
     height = min(8.0, max(1.6, 0.22 * len(clients)))
-    figure = new_figure(min(16.0, max(7.0, 2.5 + 0.22 * len(rows))), 3.0 + height)
+    figure = figures.new_figure(min(16.0, max(7.0, 2.5 + 0.22 * len(rows))), 3.0 + height)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.6, height])
     _draw_accuracy(above, rows, read_summary(path)["initial-accuracy"])
     _draw_clients(below, rows, clients)
@@ -104,22 +93,21 @@ def draw_rounds(path: Path) -> Path:
     lost = any(set(row["chosen"]) - set(row["delivered"]) for row in rows)
     shown = [state for state in range(len(_STATES)) if lost or state != _LOST]
     patches = [Patch(facecolor=_COLOURS[s], edgecolor="#999999", linewidth=0.5) for s in shown]
-    legend_below(figure, patches, [_STATES[state] for state in shown])
-    return save(figure, path / PICTURE)
+    figures.legend_below(figure, patches, [_STATES[state] for state in shown])
+    return figures.save(figure, path / PICTURE)
 
 
 def _draw_accuracy(axes: Axes, rows: Sequence[Mapping[str, Any]], initial: float) -> None:
     rounds = [0, *(row["round"] for row in rows)]
     accuracy = [initial, *(row["accuracy"] for row in rows)]
-    axes.plot(rounds, accuracy, color=COLOURS[0], linewidth=1.8, marker="o", markersize=3)
+    axes.plot(rounds, accuracy, color=figures.COLOURS[0], linewidth=1.8, marker="o", markersize=3)
     axes.text(rounds[-1], accuracy[-1], f"  {accuracy[-1]:.3f}", va="center", fontsize=9)
-    axes.set_ylabel("test accuracy")
-    axes.set_ylim(0, 1)
-    plain_axes(axes, "y")
+    axes.set(ylabel="test accuracy", ylim=(0, 1))
+    figures.plain_axes(axes, "y")
 
 
 def _draw_clients(axes: Axes, rows: Sequence[Mapping[str, Any]], clients: Sequence[str]) -> None:
-    draw_states(axes, rows, _state, _COLOURS)
+    figures.draw_states(axes, rows, _state, _COLOURS)
     if len(rows) <= 2 * _MAX_LABELS and len(clients) <= _MAX_LABELS:
         for row in rows[1:]:
             axes.axvline(row["round"] - 0.5, color="white", linewidth=1)
@@ -127,9 +115,7 @@ def _draw_clients(axes: Axes, rows: Sequence[Mapping[str, Any]], clients: Sequen
             axes.axhline(index - 0.5, color="white", linewidth=1)
     step = next(n for n in _LABEL_STEPS if n * _MAX_LABELS >= len(clients))
     axes.set_yticks(range(0, len(clients), step), clients[::step])
-    axes.set_ylabel("client")
-    axes.set_xlabel("round")
-    axes.set_xlim(-0.5, rows[-1]["round"] + 0.5)
+    axes.set(xlabel="round", ylabel="client", xlim=(-0.5, rows[-1]["round"] + 0.5))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.tick_params(length=0)
 

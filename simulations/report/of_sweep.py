@@ -20,8 +20,7 @@ __all__ = ["REPORT", "write_report"]
 REPORT = "report.html"
 """Name of the page in a sweep's folder."""
 
-Table = tuple[list[str], list[list[str]]]
-"""Headings and rows."""
+Table = tuple[list[str], list[list[str]]]  # headings and rows
 
 
 def write_report(folder: Path, results: SweepResults) -> Path:
