@@ -4,7 +4,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from apps import Mod
+from apps import Mod, numpy_app
 from pncs_flower.strategies.replies.arrays import read_array
 
 ARRAYS = {
@@ -61,10 +61,7 @@ def evaluate(message: Message, context: Context) -> Message:
 
 
 def make_app(*mods: Mod) -> ClientApp:
-    app = ClientApp(mods=list(mods))
-    app.train()(train)
-    app.evaluate()(evaluate)
-    return app
+    return numpy_app.make_app(*mods, train=train, evaluate=evaluate)
 
 
 def assert_same_kinds(arrays: ArrayRecord) -> None:

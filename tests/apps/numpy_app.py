@@ -1,11 +1,14 @@
 """A NumPy app: client k pulls the weights towards a target of its own by gradient steps."""
 
+from collections.abc import Callable
+
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from apps import Mod
 
+Function = Callable[[Message, Context], Message]
 LAYERS = {"body.weight": (3, 4), "body.bias": (3,), "head.weight": (2, 3), "head.bias": (2,)}
 
 
@@ -40,11 +43,16 @@ def evaluate(message: Message, context: Context) -> Message:
     return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
 
-def make_app(*mods: Mod) -> ClientApp:
+def make_app(*mods: Mod, train: Function = train, evaluate: Function = evaluate) -> ClientApp:
     app = ClientApp(mods=list(mods))
     app.train()(train)
     app.evaluate()(evaluate)
     return app
+
+
+def sum_of_weights(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+    """Evaluate a model on the server."""
+    return MetricRecord({"sum": float(sum(a.numpy().sum() for a in arrays.values()))})
 
 
 def times_trained(context: Context) -> int:

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAdam
 
 from apps import numpy_app
@@ -39,15 +39,12 @@ def run(folder: Path | None, rounds: int = 12) -> str:
         history_path=folder and folder / "history.jsonl",
     )
 
-    def central(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        return MetricRecord({"sum": float(sum(a.numpy().sum() for a in arrays.values()))})
-
     result = strategy.start(
         InProcessGrid(numpy_app.make_app(summary_mod), 8),
         numpy_app.initial_arrays(),
         num_rounds=rounds,
         train_config=ConfigRecord({"lr": 0.5}),
-        evaluate_fn=central,
+        evaluate_fn=numpy_app.sum_of_weights,
     )
     history = [
         {name: value for name, value in record.to_dict().items() if name != "seconds"}

@@ -57,30 +57,8 @@ def small_network() -> Any:
 Make = Callable[..., Config]
 
 
-@pytest.fixture
-def make(folder: Path, tmp_path: Path) -> Make:
-    def make(**settings: Any) -> Config:
-        return Config.from_run_config(
-            default_run_config()
-            | {
-                "dataset": "cifar10",
-                "data-dir": str(folder),
-                "model": "vgg16",
-                "weights": str(folder / "features.pth"),
-                "cache-dir": str(tmp_path / "cache"),
-                "trainable-layers": "classifier.0,classifier.3,classifier.6",
-                "shards-per-client": 2,
-                "device": "cpu",
-            }
-            | {key.replace("_", "-"): value for key, value in settings.items()}
-        )
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def wide(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Config:
-    """A run that trains the last layer alone; its features take seconds to compute."""
+def settings(folder: Path, cache: Path, **more: Any) -> Config:
+    """Return the settings of runs of this network on the data in a folder."""
     return Config.from_run_config(
         default_run_config()
         | {
@@ -88,12 +66,26 @@ def wide(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Config:
             "data-dir": str(folder),
             "model": "vgg16",
             "weights": str(folder / "features.pth"),
-            "cache-dir": str(tmp_path_factory.mktemp("cache")),
-            "shards-per-client": 1,
-            "num-rounds": 1,
+            "cache-dir": str(cache),
             "device": "cpu",
         }
+        | {key.replace("_", "-"): value for key, value in more.items()}
     )
+
+
+@pytest.fixture
+def make(folder: Path, tmp_path: Path) -> Make:
+    trained = {
+        "trainable_layers": "classifier.0,classifier.3,classifier.6",
+        "shards_per_client": 2,
+    }
+    return lambda **more: settings(folder, tmp_path / "cache", **(trained | more))
+
+
+@pytest.fixture(scope="module")
+def wide(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """A run that trains the last layer alone; its features take seconds to compute."""
+    return settings(folder, tmp_path_factory.mktemp("cache"), shards_per_client=1, num_rounds=1)
 
 
 def test_the_features_are_those_of_torchvisions_network(make: Make, folder: Path) -> None:

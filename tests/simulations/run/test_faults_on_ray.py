@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from apps import deployed, faulty_app
 from deployment.conftest import read_history
+from fault_story import DIES, RaisingAndHanging, Story, raising_and_hanging
 from ray_process import on_ray
 
 from pncs_flower.simulations.run.in_process import InProcessGrid
@@ -31,30 +32,21 @@ pytestmark = [
 ]
 
 CLIENTS, ROUNDS, PATIENCE = 3, 9, 10  # clients, rounds, seconds
-# Rounds: client 0 in the pre-round, client 1 in training. A client that fails steps back behind the
-# others: both are there again in the second round after it, client 1 then in the third.
-RAISES, HANGS, DIES = 2, 4, 7
 
 
 @dataclass
-class Story:
+class Told(Story):
     """What is left of the run."""
 
     first: subprocess.CompletedProcess[str]
     second: subprocess.CompletedProcess[str]
     last_model_to_end: float  # seconds
     rounds_at_death: Sequence[int]
-    history: list[dict[str, Any]]
-    models: list[dict[str, Any]]
-
-    def record(self, number: int) -> dict[str, Any]:
-        return self.history[number - 1]
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+def story(tmp_path_factory: pytest.TempPathFactory) -> Told:
     folder = tmp_path_factory.mktemp("story")
-    hang = f"hang:{PATIENCE + 4}"
     options = {
         "summary": "gradient",
         "queue_length": 0,
@@ -71,9 +63,12 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     }
     # The first client is left out of the choice, so that the second is among the chosen.
     troubles = [
-        f"summarize/{RAISES}/0/raise train/{RAISES}/1/raise "
-        f"summarize/{HANGS}/0/{hang} train/{HANGS}/1/{hang} "
-        + " ".join(f"train/{DIES}/{client}/die" for client in range(CLIENTS)),
+        " ".join(
+            [
+                raising_and_hanging(PATIENCE),
+                *(f"train/{DIES}/{client}/die" for client in range(CLIENTS)),
+            ]
+        ),
         f"summarize/{ROUNDS}/0/raise train/{ROUNDS}/1/hang:1000",
     ]
     first = on_ray(CLIENTS, {**settings, "trouble": troubles[0]})
@@ -81,78 +76,49 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     second = on_ray(CLIENTS, {**settings, "trouble": troubles[1]})
     end = time.time()
     models = [json.loads(line) for line in (folder / "models.jsonl").read_text().splitlines()]
-    return Story(
-        first,
-        second,
-        end - models[-1]["time"],
-        rounds_at_death,
-        read_history(folder),
-        models,
-    )
+    last_model_to_end = end - models[-1]["time"]
+    history = read_history(folder)
+    return Told(history, models, first, second, last_model_to_end, rounds_at_death)
 
 
-def test_client_that_raises_in_the_pre_round_is_left_out_with_the_reason(story: Story) -> None:
-    record = story.record(RAISES)
-    assert sorted(record["answered"]) == ["1", "2"]
-    assert "pre-round: " in record["rejected"]["0"]
-    assert f"no data in round {RAISES}" in record["rejected"]["0"]
+class TestRaisingAndHanging(RaisingAndHanging):
+    pass
 
 
-def test_client_that_raises_in_training_is_left_out_with_the_reason(story: Story) -> None:
-    record = story.record(RAISES)
-    assert record["chosen"] == ["1", "2"]
-    assert record["delivered"] == ["2"]
-    assert f"no data in round {RAISES}" in record["rejected"]["1"]
-
-
-def test_client_that_hangs_in_the_pre_round_is_left_out_with_the_reason(story: Story) -> None:
-    record = story.record(HANGS)
-    assert sorted(record["answered"]) == ["1", "2"]
-    assert record["rejected"]["0"].startswith("pre-round: no reply")
-
-
-def test_client_that_hangs_in_training_is_left_out_with_the_reason(story: Story) -> None:
-    record = story.record(HANGS)
-    assert record["chosen"] == ["1", "2"]
-    assert record["delivered"] == ["2"]
-    assert record["rejected"]["1"].startswith("training: no reply")
-
-
-def test_clients_that_hung_take_part_again(story: Story) -> None:
+def test_clients_that_hung_take_part_again(story: Told) -> None:
     record = story.record(DIES)
     assert sorted(record["answered"]) == ["0", "1", "2"]
     assert len(record["delivered"]) == 2
 
 
-def test_worker_that_is_killed_stops_the_run_with_the_reason(story: Story) -> None:
+def test_worker_that_is_killed_stops_the_run_with_the_reason(story: Told) -> None:
     assert story.first.returncode != 0
     assert "DeadWorkerError" in story.first.stderr
     assert "a worker process of the simulation has died" in story.first.stderr
     assert story.rounds_at_death == list(range(1, DIES + 1))  # with that of the round it ended in
 
 
-def test_second_start_goes_on_in_the_round_in_which_the_worker_died(story: Story) -> None:
+def test_second_start_goes_on_in_the_round_in_which_the_worker_died(story: Told) -> None:
     assert story.second.returncode == 0, story.second.stderr
     assert [record["round"] for record in story.history] == list(range(1, ROUNDS + 1))
     assert len(story.record(DIES)["delivered"]) == 2
     assert not story.record(DIES)["rejected"]
 
 
-def test_run_ends_though_a_client_of_its_last_round_hangs(story: Story) -> None:
+def test_run_ends_though_a_client_of_its_last_round_hangs(story: Told) -> None:
     assert story.record(ROUNDS)["rejected"]["1"].startswith("training: no reply")
     assert story.record(ROUNDS)["delivered"] == ["2"]
     assert story.last_model_to_end < 120  # the client would take 1000 s
 
 
-def test_no_round_takes_longer_than_its_time_limits(story: Story) -> None:
+def test_no_round_takes_longer_than_its_time_limits(story: Told) -> None:
     times = [model["time"] for model in story.models if model["round"] < DIES]
     longest = max(end - begin for begin, end in pairwise(times[1:]))
     assert longest < 2 * PATIENCE + 30
     assert all(record["seconds"]["training"] < PATIENCE + 10 for record in story.history)
 
 
-def test_every_model_is_finite(story: Story) -> None:
-    assert all(model["finite"] for model in story.models)
+def test_there_is_a_model_of_every_round(story: Told) -> None:
     assert {model["round"] for model in story.models} >= set(range(1, ROUNDS + 1))
 
 

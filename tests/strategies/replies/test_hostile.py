@@ -23,18 +23,8 @@ from flwr.serverapp.strategy import (
 from pncs_flower.clients import summary_mod
 from pncs_flower.protocol import LOST, MARKER, SUMMARY
 from pncs_flower.simulations.run.in_process import InProcessGrid
-from pncs_flower.strategies import (
-    PNCS,
-    ActiveFL,
-    DivFL,
-    FedCor,
-    GradientMemory,
-    GradientNorm,
-    Oort,
-    PowerOfChoice,
-    RoundRobin,
-    SelectionError,
-)
+from pncs_flower.strategies import SelectionError
+from pncs_flower.strategies.rules import STRATEGIES
 
 REPLIES = int(os.environ.get("PNCS_HOSTILE_REPLIES", "5000"))
 CLIENTS = 6
@@ -42,17 +32,17 @@ ROUNDS = 20
 HOSTILE = [{1, 4}, {0}, {0, 1, 2}, {0, 2, 3, 5}]  # the first in order counts for more than others
 
 RULES = {
-    PNCS: {"p": 2},
-    GradientMemory: {},
-    RoundRobin: {},
-    Oort: {"loss_key": "loss"},
-    ActiveFL: {"loss_key": "loss"},
-    DivFL: {},
-    GradientNorm: {},
-    PowerOfChoice: {"candidates": 4},
-    FedCor: {},
+    "pncs": {"p": 2},
+    "gradient-memory": {},
+    "round-robin": {},
+    "oort": {"loss_key": "loss"},
+    "active-fl": {"loss_key": "loss"},
+    "divfl": {},
+    "gradient-norm": {},
+    "power-of-choice": {"candidates": 4},
+    "fedcor": {},
 }
-SKETCHED = (PNCS, GradientMemory)
+SKETCHED = ("pncs", "gradient-memory")
 BASES = {
     "FedAvg": FedAvg,
     "FedAdam": FedAdam,
@@ -189,15 +179,15 @@ class Hostile(InProcessGrid):
 
 def strategy_of(number: int, dice: random.Random):
     """Return a strategy and its options: every rule with every base, as numbers go up."""
-    kind = list(RULES)[number % len(RULES)]
+    rule = list(RULES)[number % len(RULES)]
     base = list(BASES.values())[number % len(BASES)]
-    options = dict(RULES[kind])
-    if kind in SKETCHED:
+    options = dict(RULES[rule])
+    if rule in SKETCHED:
         options["sketch"] = dice.choice(["layers", "count:4@int8", "count:4@float16"])
         options["verify_sketches"] = dice.random() < 0.3
     if dice.random() < 0.3:
         options["clip_norm"] = dice.choice([0.1, 1e12])
-    return kind(
+    return STRATEGIES[rule](
         base(
             fraction_evaluate=dice.choice([0.0, 1.0]),
             min_train_nodes=1,

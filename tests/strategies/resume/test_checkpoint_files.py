@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from apps import numpy_app
-from flwr.app import ConfigRecord, MetricRecord
+from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from pncs_flower.clients import summary_mod
@@ -48,15 +48,12 @@ def run(folder: Path | None, rounds: int = ROUNDS) -> list[Any]:
         history_path=folder and folder / "history.jsonl",
     )
 
-    def central(server_round, arrays):
-        return MetricRecord({"sum": float(sum(a.numpy().sum() for a in arrays.values()))})
-
     result = strategy.start(
         InProcessGrid(numpy_app.make_app(summary_mod), 5),
         numpy_app.initial_arrays(),
         num_rounds=rounds,
         train_config=ConfigRecord({"lr": 0.5}),
-        evaluate_fn=central,
+        evaluate_fn=numpy_app.sum_of_weights,
     )
     if folder is not None:
         lines = (folder / "history.jsonl").read_text().splitlines()

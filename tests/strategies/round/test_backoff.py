@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from apps import numpy_app
+from apps import every_rule, numpy_app
 from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
@@ -16,40 +16,23 @@ from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import (
     PNCS,
     ActiveFL,
-    DivFL,
     EmptyRoundsError,
-    FedCor,
-    GradientMemory,
     GradientNorm,
     Oort,
-    PowerOfChoice,
-    RoundRobin,
     SelectionStrategy,
-    UniformSelection,
 )
 from pncs_flower.strategies.record import RoundRecord
 from pncs_flower.strategies.round.backoff import Backoff
 
-STRATEGIES = {
-    "PNCS": PNCS,
-    "PNCS, some asked": lambda base, **o: PNCS(base, candidates=3, **o),
-    "GradientMemory": GradientMemory,
-    "GradientMemory, some asked": lambda base, **o: GradientMemory(base, candidates=3, **o),
-    "DivFL": DivFL,
-    "DivFL, stale": lambda base, **o: DivFL(base, stale=True, **o),
-    "GradientNorm": GradientNorm,
-    "pow-d": lambda base, **o: PowerOfChoice(base, candidates=6, **o),
-    "rpow-d": lambda base, **o: PowerOfChoice(base, candidates=6, variant="rpow-d", **o),
-    "FedCor": lambda base, **o: FedCor(base, schedule="short", **o),
+STRATEGIES = every_rule.STRATEGIES | {
     "ActiveFL": lambda base, **o: ActiveFL(base, unseen="first", **o),
     "Oort": Oort,
-    "Uniform": UniformSelection,
-    "RoundRobin": RoundRobin,
 }
+del STRATEGIES["PNCS, per layer"]  # which trains more than are to be selected
 Fault = Callable[[Message, Context], None]
 
 
-def every_rule(test):
+def with_every_rule(test):
     return pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES)(test)
 
 
@@ -138,7 +121,7 @@ ROUNDS = 14
 MOST_TURNS = 4
 
 
-@every_rule
+@with_every_rule
 @pytest.mark.parametrize("fault", [fails_in(TRAIN), has_no_examples], ids=["raises", "empty"])
 @pytest.mark.parametrize("num_selected", [1, 2])
 def test_a_client_that_never_delivers_gets_fewer_and_fewer_turns(make, fault, num_selected):
@@ -150,7 +133,7 @@ def test_a_client_that_never_delivers_gets_fewer_and_fewer_turns(make, fault, nu
     assert not any(after - before == 1 for before, after in pairwise(empty))
 
 
-@every_rule
+@with_every_rule
 def test_two_of_six_that_never_deliver_do_not_end_the_run(make):
     history = play(make(base(), num_selected=2), ROUNDS, {1, 4}, has_no_examples)
     assert len(history) == ROUNDS
@@ -159,7 +142,7 @@ def test_two_of_six_that_never_deliver_do_not_end_the_run(make):
     assert sum(not record.delivered for record in history) <= MOST_TURNS
 
 
-@every_rule
+@with_every_rule
 def test_three_of_six_that_never_deliver_do_not_end_the_run(make):
     history = play(make(base(), num_selected=2), ROUNDS, {0, 2, 5}, has_no_examples)
     assert len(history) == ROUNDS
@@ -174,7 +157,7 @@ def test_one_of_four_without_examples_and_a_queue():
     assert not any("3" in record.delivered for record in history)
 
 
-@every_rule
+@with_every_rule
 def test_a_client_that_says_it_has_no_examples_is_not_among_the_first(make):
     mod = SummaryMod(num_examples=lambda context: 3 * (context.node_config["partition-id"] != 2))
     history = play(make(base(), num_selected=2), 6, {2}, has_no_examples, mod=mod)
@@ -183,14 +166,14 @@ def test_a_client_that_says_it_has_no_examples_is_not_among_the_first(make):
     assert turns(history, "2") <= 2
 
 
-@every_rule
+@with_every_rule
 def test_a_client_that_never_answers_is_asked_less_and_less(make):
     strategy = make(base(), num_selected=2)
     history = play(strategy, ROUNDS, {2}, fails_in(SUMMARIZE))
     assert sum("2" in record.asked for record in history) <= MOST_TURNS
 
 
-@every_rule
+@with_every_rule
 def test_a_client_that_recovers_is_used_again(make):
     times = 0
 
@@ -209,7 +192,7 @@ def test_a_client_that_recovers_is_used_again(make):
     assert not any("2" in record.backing_off for record in history if record.round > first)
 
 
-@every_rule
+@with_every_rule
 def test_where_nobody_delivers_the_same_clients_are_not_chosen_again_and_again(make):
     strategy = make(base(), num_selected=2, max_empty_rounds=6)
     with pytest.raises(EmptyRoundsError):
@@ -227,7 +210,7 @@ def test_who_is_needed_is_tried_at_once():
     assert "so 1 may be chosen in spite of earlier failures" in history[1].notes[1]
 
 
-@every_rule
+@with_every_rule
 def test_nobody_steps_back_where_nobody_fails(make):
     history = play(make(base(), num_selected=2, queue_length=2), 6, (), has_no_examples)
     assert not any(record.backing_off or record.rejected for record in history)
@@ -247,7 +230,7 @@ def test_asking_ahead_makes_the_same_choices_also_where_clients_fail(name):
         assert [r.backing_off for r in ahead] == [r.backing_off for r in own]
 
 
-@every_rule
+@with_every_rule
 def test_a_run_that_is_taken_up_knows_who_failed(make, tmp_path):
     whole = play(make(base(), num_selected=2), 8, {2}, has_no_examples)
     play(make(base(), num_selected=2, checkpoint=tmp_path), 3, {2}, has_no_examples)
