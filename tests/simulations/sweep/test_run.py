@@ -316,7 +316,7 @@ def test_a_killed_sweep_goes_on_in_ray_and_ends_the_same(finished: Path, tmp_pat
     (tmp_path / "tests_sweep.py").write_text(Path(__file__).read_text())
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "sweep")],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
     )
     deadline = time.monotonic() + 120
     while not list((tmp_path / "sweep").glob("cells/*.jsonl")):
