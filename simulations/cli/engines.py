@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +12,11 @@ from typing import Any
 from ..config import Config, Scalar, default_run_config
 from .console import err, out, progress_bar
 
-__all__ = ["Engine", "resumed", "run_in_process", "run_on_ray"]
+__all__ = ["SHARES", "Engine", "resumed", "run_in_process", "run_on_ray"]
+
+
+SHARES: Mapping[str, Any] = {"cpus_per_client": 1, "gpus_per_client": 0.0, "logical_gpus": 0}
+"""What clients on Ray get of the machine, which is not among a run's settings: the defaults."""
 
 
 class Engine(StrEnum):
@@ -43,19 +47,13 @@ def resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> t
         )
     done = sum(row["accuracy"] is not None for row in rows)
     if done >= config.num_rounds:
-        out.print(
-            f"{folder} has {done} rounds already: nothing is left to do",
-        )
+        out.print(f"{folder} has {done} rounds already: nothing is left to do")
     elif done and not any((folder / CHECKPOINT).glob("*.checkpoint")):
-        out.print(
-            f"{folder} has no checkpoint: it starts again from round 1",
-        )
+        out.print(f"{folder} has no checkpoint: it starts again from round 1")
     return replace(config, resume=True, output_dir=str(folder)), clients or before or 0
 
 
-def run_on_ray(
-    config: Config, clients: int, cpus_per_client: int, gpus_per_client: float, logical_gpus: int
-) -> None:
+def run_on_ray(config: Config, clients: int, shares: Mapping[str, Any]) -> None:
     """Run in Flower's simulation on Ray, and follow its rounds."""
     with out.status("Checking settings, data and machine"):
         from ..machine.signals import exit_on_signals
@@ -65,14 +63,8 @@ def run_on_ray(
         from ..run.placement import detect_machine, place_clients
         from ..run.preflight import check_run
 
-        placement = place_clients(
-            config,
-            clients,
-            detect_machine() if cluster_address() is None else None,
-            cpus_per_client=cpus_per_client,
-            gpus_per_client=gpus_per_client,
-            logical_gpus=logical_gpus,
-        )
+        machine = detect_machine() if cluster_address() is None else None
+        placement = place_clients(config, clients, machine, **shares)
         check_run(config, clients, placement)
     config, output = _begin(config, clients, f"; {placement.describe()}")
     out.print("Starting Flower and Ray, which takes half a minute or more ...")
@@ -83,8 +75,7 @@ def run_on_ray(
             for row in news():
                 show(row)
 
-        own = (cpus_per_client, gpus_per_client, logical_gpus)
-        with _saying_how_to_go_on(config, output, Engine.RAY, own):
+        with _saying_how_to_go_on(config, output, Engine.RAY, shares):
             run_in_flower(config, clients, placement, output, follow)
     _conclude(output)
 
@@ -128,16 +119,12 @@ def _begin(config: Config, clients: int, where: str) -> tuple[Config, Path]:
     return config, output
 
 
-# What is not among a run's settings: CPU cores, share of a GPU, pretended GPUs.
-_OWN = {"--cpus-per-client": 1.0, "--gpus-per-client": 0.0, "--logical-gpus": 0.0}
-
-
 @contextlib.contextmanager
 def _saying_how_to_go_on(
     config: Config,
     output: Path,
     engine: Engine,
-    own: Sequence[float] = tuple(_OWN.values()),
+    shares: Mapping[str, Any] = SHARES,
 ) -> Iterator[None]:
     """Say, where a run ends before its time, which command goes on with it."""
     from ..run.flower import FLOWER_LOG
@@ -146,17 +133,17 @@ def _saying_how_to_go_on(
         yield
     except SystemExit:
         err.print(f"Stopped. The rounds so far: {output}", soft_wrap=True)
-        err.print(_how_to_go_on(config, output, engine, own), soft_wrap=True)
+        err.print(_how_to_go_on(config, output, engine, shares), soft_wrap=True)
         raise
     except Exception as error:
         if engine is Engine.IN_PROCESS:  # on Ray, Flower writes it
             logging.getLogger("flwr").exception("The run failed.")
             error.add_note(f"Flower's log, with the traceback: {output / FLOWER_LOG}")
-        error.add_note(_how_to_go_on(config, output, engine, own))
+        error.add_note(_how_to_go_on(config, output, engine, shares))
         raise
 
 
-def _how_to_go_on(config: Config, output: Path, engine: Engine, own: Sequence[float]) -> str:
+def _how_to_go_on(config: Config, output: Path, engine: Engine, shares: Mapping[str, Any]) -> str:
     from ..run.settings import SETTINGS
 
     if not (output / SETTINGS).is_file():
@@ -168,9 +155,9 @@ def _how_to_go_on(config: Config, output: Path, engine: Engine, own: Sequence[fl
         words += ["--engine", engine.value]
     if config.resume:  # perhaps with more rounds than the folder knows of
         words += ["--rounds", str(config.num_rounds)]
-    for (name, default), value in zip(_OWN.items(), own, strict=True):
-        if value != default:
-            words += [name, f"{value:g}"]
+    for name, value in shares.items():
+        if value != SHARES[name]:
+            words += [f"--{name.replace('_', '-')}", f"{value:g}"]
     return f"To go on with it: {shlex.join(words)}"
 
 

@@ -20,7 +20,7 @@ from .console import (
     write_what_cannot_be_shown,
 )
 from .data import data
-from .engines import Engine, resumed, run_in_process, run_on_ray
+from .engines import SHARES, Engine, resumed, run_in_process, run_on_ray
 from .rules import rules
 from .sweep import report, reproduce, sweep
 
@@ -142,13 +142,15 @@ def run(
     engine: Annotated[
         Engine, typer.Option(help="Flower's simulation on Ray, or this process.")
     ] = Engine.RAY,
-    cpus_per_client: Annotated[int, typer.Option(help="CPU cores for each client (ray).")] = 1,
+    cpus_per_client: Annotated[int, typer.Option(help="CPU cores for each client (ray).")] = SHARES[
+        "cpus_per_client"
+    ],
     gpus_per_client: Annotated[
         float, typer.Option(help="Share of a GPU for each client, such as 0.25 (ray).")
-    ] = 0.0,
+    ] = SHARES["gpus_per_client"],
     logical_gpus: Annotated[
         int, typer.Option(help="GPUs to pretend, with --device cpu, to rehearse a placement (ray).")
-    ] = 0,
+    ] = SHARES["logical_gpus"],
 ) -> None:
     """Train with diverse client selection, and show each round."""
     chosen: dict[str, Scalar | None] = {
@@ -181,7 +183,8 @@ def run(
             text = f"Note: {what} does not use {', '.join(idle)}"
             err.print(text, soft_wrap=True)
         if engine is Engine.RAY:
-            run_on_ray(config, clients, cpus_per_client, gpus_per_client, logical_gpus)
+            shares = (cpus_per_client, gpus_per_client, logical_gpus)
+            run_on_ray(config, clients, dict(zip(SHARES, shares, strict=True)))
         else:
             run_in_process(config, clients)
 
