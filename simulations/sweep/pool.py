@@ -70,8 +70,8 @@ def _start_ray(workers: int, address: str | None, stack: ExitStack) -> None:
         folder = short_folder()
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         # Without "local" Ray would join whatever cluster somebody has started on this machine.
-        own = {"address": "local", "num_cpus": workers, "_temp_dir": str(folder)}
-        own["include_dashboard"] = False
+        own = {"address": "local", "num_cpus": workers, "include_dashboard": False}
+        own["_temp_dir"] = str(folder)
     try:
         with keeping_handlers():
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **own)

@@ -48,10 +48,7 @@ _REFUSED = {
     "shards-per-client": "is an axis of a sweep: use shards",
     "dirichlet-alpha": "is an axis of a sweep: use dirichlet",
     "seed": "is an axis of a sweep: use seeds",
-    "output-dir": _SINGLE,
-    "tensorboard": _SINGLE,
-    "checkpoint": _SINGLE,
-    "resume": _SINGLE,
+    **dict.fromkeys(("output-dir", "tensorboard", "checkpoint", "resume"), _SINGLE),
 }
 _REFUSED_OF_A_RULE = dict.fromkeys(
     ("num-rounds", "dataset", "data-dir", "evaluate-on", "model", "trainable-layers"),
@@ -158,7 +155,7 @@ class Sweep:
     def _check_lines(self) -> None:
         """Refuse labels of which files could not be named, and what is said of no line."""
         names: dict[str, str] = {}
-        for line, *_ in self._lines:
+        for line, _, _ in self._lines:
             name = readable_name("", line, 0)
             if name in names:
                 raise ValueError(
