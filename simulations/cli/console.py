@@ -4,7 +4,6 @@ import contextlib
 import dis
 import errno
 import io
-import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -44,9 +43,6 @@ err = Console(stderr=True, markup=False, highlight=False)
 _PACKAGE = "pncs_flower"
 _RAISE = dis.opmap["RAISE_VARARGS"]
 _traceback = False
-
-_WHOLE = re.compile(r"[+-]?[0-9]{1,100}")
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def progress_bar(*columns: ProgressColumn) -> Progress:
@@ -100,9 +96,8 @@ def said_plainly(full_disk: str = "make room") -> Iterator[None]:
         ours = _is_ours(error)
         if isinstance(error, RuntimeError) and not ours and not isinstance(error, _plain_errors()):
             raise
-        text = (
-            str(error) if ours or isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-        )
+        kind = "" if ours or isinstance(error, OSError) else f"{type(error).__name__}: "
+        text = f"{kind}{error}"
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             text += f": {full_disk}"
         notes = [*getattr(error, "__notes__", ())]
@@ -151,27 +146,22 @@ def parse_setting(text: str) -> tuple[str, Scalar]:
     key, equals, value = (part.strip() for part in text.partition("="))
     if not equals:
         raise ValueError(f"--set {text} must be KEY=VALUE, such as lr=0.05")
-    if key.startswith("rule."):  # whatever TOML has, or a text without quotes
-        try:
-            return key, tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            return key, _parsed(value)
-    parsed = _parsed(value)
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = _as_python(value)
     # A folder may be called 2024, and a layer true.
-    if isinstance(default_run_config().get(key), str) and not isinstance(parsed, str):
+    is_text = isinstance(default_run_config().get(key), str) and not isinstance(parsed, str)
+    if not key.startswith("rule.") and (is_text or not isinstance(parsed, Scalar)):
         return key, value
     return key, parsed
 
 
-def _parsed(value: str) -> Scalar:
+def _as_python(value: str) -> Scalar:
+    """Read a number or a truth value as Python writes it, such as ``.05``, or else text."""
     if value.lower() in ("true", "false"):
         return value.lower() == "true"
-    if _WHOLE.fullmatch(value):
-        return int(value)
-    if _NUMBER.fullmatch(value):
-        return float(value)
-    try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return value
-    return parsed if isinstance(parsed, bool | int | float | str) else value
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(value)
+    return value

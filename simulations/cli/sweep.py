@@ -103,8 +103,6 @@ def reproduce(
             raise ValueError(f"there is no {name!r}: choose one of {', '.join(known)}, or all")
         if only and name in (TABLE1, "all"):
             raise ValueError(f"--only is for a part of one sweep, and {name} is none")
-        if dataset is not None and dataset not in CHOICES["dataset"]:
-            raise ValueError(f"--data {dataset} must be one of {', '.join(CHOICES['dataset'])}")
         changes: dict[str, Scalar] = {"dataset": dataset} if dataset else {}
         for key, path in (("data-dir", data_dir), ("weights", weights)):
             if path is not None:
@@ -223,10 +221,7 @@ def _progress(what: str) -> Iterator[tuple[Progress, TaskID]]:
     from ..machine.signals import exit_on_signals
 
     start = time.perf_counter()
-    with (
-        exit_on_signals(),
-        progress_bar(TimeRemainingColumn()) as bar,
-    ):
+    with exit_on_signals(), progress_bar(TimeRemainingColumn()) as bar:
         try:
             yield bar, bar.add_task(what, total=None)
         except (KeyboardInterrupt, SystemExit):
