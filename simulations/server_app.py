@@ -8,6 +8,7 @@ from .config import Config
 from .machine.processes import stop_hung_workers
 from .report.of_run import draw_rounds, final_table, round_line
 from .run.folder import output_path
+from .run.preflight import check_run
 from .run.training import train
 
 __all__ = ["app"]
@@ -19,6 +20,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train, say how it goes, and leave the results in the output folder."""
     config = Config.from_run_config(context.run_config)
+    check_run(config)  # for who calls `flwr run`; `pncs run` has checked before
     output = output_path(config)
     try:
         train(

@@ -22,7 +22,7 @@ __all__ = [
     "Records",
     "RoundListener",
     "RoundRecord",
-    "append_json_line",
+    "append_line",
     "heard",
     "write_json_lines",
 ]
@@ -73,6 +73,9 @@ class RoundRecord:
         ``"aggregation"``.
     notes : list of str
         Everything out of the ordinary.
+    extra : dict of str to JSON value
+        What your ``evaluate_fn`` or a listener of yours adds, such as an accuracy. It is saved with
+        the record, and in `to_dict` and the file each has a key of its own.
     """
 
     round: int
@@ -94,6 +97,7 @@ class RoundRecord:
     bytes_up: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
 
     def line(self) -> str:
         """Return the round in one line, for a log."""
@@ -113,8 +117,10 @@ class RoundRecord:
         return {who: why for who, why in self.rejected.items() if why.startswith(f"{phase}: ")}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record as JSON values."""
-        return asdict(self)
+        """Return the record as JSON values, what is extra beside its own."""
+        values = asdict(self)
+        extra: dict[str, Any] = values.pop("extra")
+        return {**values, **extra}
 
 
 class RoundListener:
@@ -220,7 +226,7 @@ class Records(RoundListener):
         line = _line(record.to_dict())
         try:
             if self._written is None or self._written[0] is not record:
-                _append(self._path, line)
+                append_line(self._path, line)
             elif self._written[1] != line:
                 _replace_last(self._path, self._written[1], line)
         except OSError as error:
@@ -245,11 +251,6 @@ class Records(RoundListener):
                 self._written = self.all[-1], lines[-1]
 
 
-def append_json_line(path: Path, values: dict[str, Any]) -> None:
-    """Append one line of JSON to a file, so that a reader sees whole lines only."""
-    _append(path, _line(values))
-
-
 def write_json_lines(path: Path, rows: list[dict[str, Any]]) -> None:
     """Replace a file by lines of JSON, all of them or none."""
     write_whole(path, b"".join(map(_line, rows)))
@@ -259,7 +260,8 @@ def _line(values: dict[str, Any]) -> bytes:
     return (json.dumps(values, allow_nan=False) + "\n").encode()
 
 
-def _append(path: Path, line: bytes) -> None:
+def append_line(path: Path, line: bytes) -> None:
+    """Append a line to a file, so that a reader sees whole lines only."""
     size = path.stat().st_size if path.exists() else 0
     with naming(path):
         try:
@@ -280,8 +282,8 @@ def _replace_last(path: Path, before: bytes, line: bytes) -> None:
             return  # another run has gone on in this file: its lines stay
         file.truncate(start)
     try:
-        _append(path, line)
+        append_line(path, line)
     except OSError:
         with suppress(OSError):
-            _append(path, before)
+            append_line(path, before)
         raise

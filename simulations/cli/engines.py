@@ -35,8 +35,6 @@ def resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> t
     # Settings that are newer than the run have their defaults.
     config = Config.from_run_config(default_run_config() | saved | dict(given))
     refuse_other_settings(folder, config)
-    if not config.checkpoint:
-        raise ValueError(f"the run in {folder} was not saved, as its setting checkpoint is false")
     # A run that was begun by flwr run knows but the clients that were there.
     before = about["clients"] or max((len(row["clients"]) for row in rows), default=None)
     if clients and before and clients != before:

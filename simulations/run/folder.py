@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pncs_flower.files import held, replacing, write_whole
-from pncs_flower.strategies import RoundRecord
-from pncs_flower.strategies.record import append_json_line, write_json_lines
+from pncs_flower.strategies.record import write_json_lines
 
 from ..config import Config
 from .settings import keep_settings, read_settings, refuse_other_settings
@@ -22,7 +21,7 @@ __all__ = [
     "ROUNDS",
     "SUMMARY",
     "WEIGHTS",
-    "RunFolder",
+    "finish",
     "follow_rounds",
     "open_run",
     "output_path",
@@ -31,7 +30,7 @@ __all__ = [
 ]
 
 CHECKPOINT = "checkpoint"  # the folder that a run is resumed from
-ROUNDS = "rounds.jsonl"  # a line for each round; no accuracy where the run ended in it
+ROUNDS = "rounds.jsonl"  # a line for each round; no accuracy before its end
 SUMMARY = "summary.json"  # what came out; there once a run is done
 WEIGHTS = "weights.npz"  # the model's at the end
 
@@ -44,6 +43,8 @@ def output_path(config: Config) -> Path:
     path = Path(config.output_dir or default).expanduser().resolve()
     if config.resume:
         read_settings(path)
+        if not config.checkpoint:
+            raise ValueError(f"the run in {path} was not saved, as its setting checkpoint is false")
         with held(path):  # refused now, not only when the run has been started
             pass
         return path
@@ -93,106 +94,29 @@ def _new_folder(path: Path) -> Path:
 
 
 @contextmanager
-def open_run(path: Path, config: Config, history: Sequence[RoundRecord]) -> Iterator["RunFolder"]:
-    """Hold a run's folder, and its clock; an end before its time is written down as well.
-
-    ``history`` are the records of its strategy, to which it adds.
-    """
+def open_run(path: Path, config: Config) -> Iterator[None]:
+    """Hold a run's folder, which has these settings."""
     path.mkdir(parents=True, exist_ok=True)
     with held(path):
         keep_settings(path, config)
-        folder = RunFolder(path, history)
-        try:
-            yield folder
-        except BaseException:  # also where a person stops it
-            folder.end()
-            raise
+        yield
 
 
-class RunFolder:
-    """Writes a run's folder; ``rows`` has the rounds in it, also those of an earlier start."""
-
-    def __init__(self, path: Path, history: Sequence[RoundRecord]) -> None:
-        self.path = path
-        self.rows = read_rounds(path)
-        self._history = history
-        self._start = time.perf_counter() - (self.rows[-1]["elapsed"] if self.rows else 0.0)
-        # Without the line that was being written when an earlier start was stopped.
-        self._write()
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since training began, without those between two starts."""
-        return time.perf_counter() - self._start
-
-    def add_round(self, row: Mapping[str, Any]) -> None:
-        """Append a round; those from it on, which an earlier start did not save, are dropped."""
-        self.add_notes(self._history[-2:])
-        kept = [earlier for earlier in self.rows if earlier["round"] < row["round"]]
-        self._written &= len(kept) == len(self.rows)
-        self.rows = [*kept, _finite(row)]
-        if self._written:
-            append_json_line(self.path / ROUNDS, self.rows[-1])
-        else:
-            self._write()
-
-    def add_notes(self, records: Sequence[RoundRecord]) -> None:
-        """Have the lines say what has been noted of rounds since they were written."""
-        there = {row["round"]: row["notes"] for row in self.rows}
-        for record in records:
-            notes = there.get(record.round, record.notes)
-            new = [note for note in record.notes if note not in notes]
-            notes += new
-            self._written &= not new
-        if not self._written:
-            with suppress(OSError):  # what is noted may be that there is no room
-                self._write()
-
-    def end(self) -> None:
-        """Keep the record of the round that a run has ended in before its time."""
-        self.add_notes(self._history[-2:])
-        for record in self._history[-1:]:
-            # An earlier start may have come further in this round, but what it did is not saved.
-            known = {row["round"]: row for row in self.rows if row["accuracy"] is not None}
-            if known.get(record.round, {}).get("seconds") != record.seconds:
-                unknown = {"accuracy": None, "loss": None, "elapsed": self.elapsed}
-                with suppress(OSError):  # a full disk may be the reason
-                    self.add_round({**record.to_dict(), **unknown})
-
-    def complete(self, scores: Mapping[int, Any]) -> None:
-        """Have all rounds of a run that is done, with all that was noted of them, and no others.
-
-        Lines that were lost, though the checkpoint of a later round was not, are put back.
-        """
-        self.add_notes(self._history)
-        there = {row["round"]: row for row in self.rows if row["accuracy"] is not None}
-        elapsed, rows = 0.0, []
-        for record in self._history:
-            row = there.get(record.round)
-            if row is None:
-                elapsed += sum(record.seconds.values())
-                row = {**record.to_dict(), **scores.get(record.round, {}), "elapsed": elapsed}
-                row["notes"] = [*row["notes"], "its line was lost, and written again at the end"]
-            elapsed = max(elapsed, row["elapsed"])  # a start without those lines began from 0
-            rows.append(_finite({**row, "elapsed": elapsed}))
-        if rows != self.rows:
-            self.rows = rows
-            self._write()
-
-    def finish(self, weights: Mapping[str, NDArray[Any]], summary: Mapping[str, Any]) -> None:
-        """Write the weights and the summary."""
-        with replacing(self.path / WEIGHTS) as file:
-            np.savez(file, allow_pickle=False, **weights)
-        text = json.dumps(_finite(summary), indent=2, allow_nan=False)
-        write_whole(self.path / SUMMARY, text + "\n")
-
-    def _write(self) -> None:
-        write_json_lines(self.path / ROUNDS, self.rows)
-        self._written = True
+def finish(
+    path: Path,
+    rows: list[dict[str, Any]],
+    weights: Mapping[str, NDArray[Any]],
+    summary: Mapping[str, Any],
+) -> None:
+    """Write what came out of a run; all of its rounds too, for a full disk may have cost some."""
+    write_json_lines(path / ROUNDS, rows)
+    with replacing(path / WEIGHTS) as file:
+        np.savez(file, allow_pickle=False, **weights)
+    write_whole(path / SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")
 
 
 def follow_rounds(path: Path) -> Callable[[], list[dict[str, Any]]]:
-    """Return a function that gives the rounds that have come since it was last called.
+    """Return a function that gives the rounds that were done since it was last called.
 
     Those that are there now are not among them, unless they are done again.
     """
@@ -205,7 +129,8 @@ def follow_rounds(path: Path) -> Callable[[], list[dict[str, Any]]]:
             found = (path / ROUNDS).stat()
             if state == (state := (found.st_mtime_ns, found.st_size)):
                 return []
-        rows = {(row["round"], row["elapsed"]): row for row in read_rounds(path)}
+        done = (row for row in read_rounds(path) if row["accuracy"] is not None)
+        rows = {(row["round"], row["elapsed"]): row for row in done}
         new = [row for key, row in rows.items() if key not in seen]
         seen.update(rows)
         return new
@@ -236,9 +161,3 @@ def read_summary(path: Path) -> dict[str, Any]:
     """Return what came out of the run in a folder."""
     found: dict[str, Any] = json.loads((path / SUMMARY).read_text(encoding="utf-8"))
     return found
-
-
-def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values as JSON has them, with null for a number that is not finite."""
-    result: dict[str, Any] = json.loads(json.dumps(values), parse_constant=lambda _: None)
-    return result

@@ -14,21 +14,24 @@ from pncs_flower.strategies.rules import STRATEGIES
 
 from ..config import Config
 from ..validation import in_plain_words
+from .folder import CHECKPOINT, ROUNDS
 
 __all__ = ["build_strategy", "parameter_names"]
 
 
-def build_strategy(config: Config, checkpoint: Path | None = None) -> SelectionStrategy:
-    """Return the selection strategy of the settings, around Flower's FedAvg."""
+def build_strategy(config: Config, folder: Path | None = None) -> SelectionStrategy:
+    """Return the selection strategy of the settings, around FedAvg; it writes to a run's folder."""
     weighted_by = {"examples": "num-examples", "uniform": "uniform-weight"}[config.aggregation]
     base = FedAvg(min_train_nodes=1, min_available_nodes=1, weighted_by_key=weighted_by)
     # The server evaluates, not the clients; as arguments they make Flower warn of that.
     base.fraction_evaluate, base.min_evaluate_nodes = 0.0, 0
     options: dict[str, Any] = {
         "seed": config.seed,
-        "checkpoint": checkpoint,
         "wait_timeout": timeouts.WAIT_IN_APP,
     }
+    if folder is not None:
+        options["history_path"] = folder / ROUNDS
+        options["checkpoint"] = folder / CHECKPOINT if config.checkpoint else None
     if config.queue_length >= 0:
         options["queue_length"] = config.queue_length
     rule_type = _rule_type(config.strategy)

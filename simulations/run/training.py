@@ -1,5 +1,6 @@
 """One run, on whatever grid it is given: strategy, model, evaluation and results."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,11 +20,10 @@ from pncs_flower.strategies import EmptyRoundsError, RoundRecord
 from ..config import Config
 from ..task import Inputs, initial_model, load_inputs
 from .early_stopping import LAST, is_stopped, stop_note, stopped_after
-from .folder import CHECKPOINT, ROUNDS, open_run
-from .preflight import check_run
+from .folder import finish, open_run
 from .settings import installed_version
 from .strategy import build_strategy
-from .watch import TENSORBOARD, SimilarityWatch, open_tensorboard
+from .watch import TENSORBOARD, RunWatch, open_tensorboard
 
 __all__ = ["evaluate", "train"]
 
@@ -56,12 +56,12 @@ def train(
     ``accuracy`` and ``loss`` on the test examples, ``elapsed`` (seconds since training began), and
     of PNCS with few clients ``similarity``; not with the row of a round that the run ends in.
     """
-    check_run(config)
     inputs = load_inputs(config)
     model = initial_model(config, inputs)
     initial = ArrayRecord(model.state_dict())
-    strategy = build_strategy(config, output / CHECKPOINT if config.checkpoint else None)
-    watch = SimilarityWatch()
+    strategy = build_strategy(config, output)
+    history = strategy.history
+    watch = RunWatch(history)
     strategy.listeners.append(watch)
     log_round = open_tensorboard(output / TENSORBOARD) if config.tensorboard else lambda row: None
     device = choose_device("cpu" if config.device == "cpu" else "auto")
@@ -78,28 +78,23 @@ def train(
         if number == 0:
             return MetricRecord({**first})
         model.load_state_dict(arrays.to_torch_state_dict())
-        scores, record = scores_now(), strategy.history[-1]
-        before = [row["accuracy"] for row in folder.rows if row["round"] < number]
-        if config.stop_after and len(before) < number - 1:
-            raise ValueError(
-                f"{output / ROUNDS} has {len(before)} of {number - 1} rounds, and stop-after needs "
-                "the accuracies of all of them: put the lines back, or start the run anew"
-            )
-        so_far = [first["accuracy"], *before, scores["accuracy"]]
-        note = stop_note(so_far, config.stop_after) if number < config.num_rounds else None
-        record.notes += [] if note is None else [note]
-        row = {**record.to_dict(), **scores, "elapsed": folder.elapsed}
-        if watch.seen is not None:
-            row["similarity"] = watch.seen
-        folder.add_round(row)
+        scores, record = scores_now(), history[-1]
+        record.extra |= {**_finite(scores), "elapsed": watch.elapsed}
+        accuracies = [first["accuracy"], *(each.extra["accuracy"] for each in history)]
+        note = stop_note(accuracies, config.stop_after) if number < config.num_rounds else None
+        if note is not None:
+            record.notes.append(note)
+        row = record.to_dict()
         log_round(row)
         on_round(row)
+        if number == config.num_rounds or note is not None:
+            _require_an_update(history)
         return MetricRecord({**scores})
 
     def should_stop(number: int, result: Result) -> bool:
-        return is_stopped(strategy.history[-1].notes)
+        return is_stopped(history[-1].notes)
 
-    with open_run(output, config, strategy.history) as folder:
+    with open_run(output, config):
         result = strategy.start(
             grid,
             initial,
@@ -107,27 +102,29 @@ def train(
             evaluate_fn=after_round,
             should_stop=should_stop if config.stop_after else None,
         )
-        folder.complete(result.evaluate_metrics_serverapp)
-        _require_an_update(strategy.history)
         weights = {name: array.numpy() for name, array in result.arrays.items()}
-        folder.finish(weights, _summary(folder.rows, first, str(device), inputs))
+        rows = [record.to_dict() for record in history]
+        finish(output, rows, weights, _summary(rows, _finite(first), str(device), inputs))
 
 
 def _require_an_update(history: Sequence[RoundRecord]) -> None:
     """Refuse to call a run done whose rounds were all empty, but too few for the limit on them."""
     if not any(record.delivered for record in history):
-        last = history[-1]
-        reasons = "; ".join(f"client {key}: {why}" for key, why in last.reasons("training").items())
-        error = EmptyRoundsError(
+        reasons = history[-1].reasons("training").items()
+        why = "; ".join(f"client {key}: {reason}" for key, reason in reasons)
+        raise EmptyRoundsError(
             f"no client delivered an update in any of {len(history)} rounds, in the last one for "
-            f"this reason: {reasons or 'none is given'}"
+            f"this reason: {why or 'none is given'}"
         )
-        last.notes.append(f"the run ended here: {type(error).__name__}: {error}")
-        raise error
+
+
+def _finite(scores: Mapping[str, float]) -> dict[str, float | None]:
+    """Return scores as JSON has them: without a loss that is not finite."""
+    return {name: value if math.isfinite(value) else None for name, value in scores.items()}
 
 
 def _summary(
-    rows: list[dict[str, Any]], first: Mapping[str, float], server_device: str, inputs: Inputs
+    rows: list[dict[str, Any]], first: Mapping[str, Any], server_device: str, inputs: Inputs
 ) -> dict[str, Any]:
     accuracies = [row["accuracy"] for row in rows]
     chosen = Counter(client for row in rows for client in row["chosen"])

@@ -1,6 +1,7 @@
-"""What a run may keep beside its records: similarities seen by a rule, and TensorBoard's log."""
+"""What a run notes of its rounds beside their records, and TensorBoard's log."""
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from flwr.app import ArrayRecord
 from pncs_flower.strategies import Choice, RoundRecord
 from pncs_flower.strategies.record import RoundListener
 
-__all__ = ["TENSORBOARD", "SimilarityWatch", "open_tensorboard"]
+__all__ = ["TENSORBOARD", "RunWatch", "open_tensorboard"]
 
 TENSORBOARD = "tensorboard"
 """Folder of TensorBoard's log within a run's."""
@@ -17,20 +18,31 @@ TENSORBOARD = "tensorboard"
 _MOST_CLIENTS = 20  # the number of similarities grows with its square
 
 
-class SimilarityWatch(RoundListener):
-    """Keeps the similarities of a round's choice to four places, where there are some, but few."""
+class RunWatch(RoundListener):
+    """Adds to each record the seconds that training has taken, and a few similarities, if any."""
 
-    seen: Mapping[str, Any] | None = None
+    def __init__(self, history: Sequence[RoundRecord]) -> None:
+        self._history = history
+        self._start = 0.0  # until the first round begins
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since training began, without those between two starts."""
+        return time.perf_counter() - self._start
 
     def opened(self, record: RoundRecord, arrays: ArrayRecord) -> None:
-        """Forget those of the round before."""
-        self.seen = None
+        """Note what is known at once: when the round began."""
+        if not self._start:
+            earlier = [each.extra["elapsed"] for each in self._history if each is not record]
+            self._start = time.perf_counter() - max(earlier, default=0.0)
+        record.extra.update(accuracy=None, loss=None, elapsed=self.elapsed)
 
     def chosen(self, record: RoundRecord, choice: Choice) -> None:
-        """Keep the keys of K clients, and K rows of K numbers."""
+        """Keep the keys of K clients, and K rows of K numbers to four places."""
         if choice.similarity is not None and len(choice.similarity[0]) <= _MOST_CLIENTS:
             clients, values = choice.similarity
-            self.seen = {"clients": list(clients), "values": values.round(4).tolist()}
+            seen = {"clients": list(clients), "values": values.round(4).tolist()}
+            record.extra["similarity"] = seen
 
 
 def open_tensorboard(folder: Path) -> Callable[[Mapping[str, Any]], None]:

@@ -15,8 +15,8 @@ from pncs_flower.clients import training
 from pncs_flower.files import write_whole
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.cli import sweep as sweep_commands
-from pncs_flower.simulations.run.folder import RunFolder
-from pncs_flower.strategies.record import append_json_line
+from pncs_flower.simulations.run import folder as run_folder
+from pncs_flower.strategies.record import append_line
 
 HINT = "give the same command with --traceback"
 RUN = ["run", "--engine", "in-process", "--rounds", "2"]
@@ -152,7 +152,7 @@ def test_error_in_a_users_rule_keeps_its_traceback_in_the_log(
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_error_of_a_write_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
-        append_json_line(Path("/dev/full"), {"round": 1})
+        append_line(Path("/dev/full"), b"a round\n")
 
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -165,16 +165,12 @@ def test_error_of_a_write_names_its_file(tmp_path: Path, monkeypatch: pytest.Mon
 def test_full_disk_is_told_with_the_file_and_the_command_that_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add = RunFolder.add_round
-
-    def full(self: RunFolder, row: Any) -> None:
-        if row["round"] == 2:
-            raise OSError(errno.ENOSPC, "No space left on device", str(self.path / "rounds.jsonl"))
-        add(self, row)
+    def full(path: Path, rows: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     output = tmp_path / "a run"
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "add_round", full)
+        patch.setattr(run_folder, "write_json_lines", full)
         done = invoke(*RUN, "--clients", "6", "--output", str(output))
     assert done.exit_code == 1
     assert f"{output / 'rounds.jsonl'}': make room" in done.output

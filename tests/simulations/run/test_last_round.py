@@ -14,16 +14,10 @@ from flwr.serverapp.strategy import FedAvg
 from pncs_flower.protocol import MARKER
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.run import folder as run_folder
-from pncs_flower.simulations.run.folder import RunFolder, open_run, read_rounds
+from pncs_flower.simulations.run.folder import read_rounds
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.run.training import train
-from pncs_flower.strategies import (
-    EmptyRoundsError,
-    NoSummariesError,
-    RoundRecord,
-    SelectionError,
-)
+from pncs_flower.strategies import EmptyRoundsError, NoSummariesError, SelectionError, record
 from pncs_flower.strategies.resume.checkpoint import CheckpointFolder
 
 ROUNDS, END = 6, 4
@@ -149,27 +143,18 @@ def test_note_that_comes_after_the_round_is_in_its_line(
         raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path))
 
     monkeypatch.setattr(CheckpointFolder, "save", no_room)
-    write, lines = run_folder.write_json_lines, RunFolder.add_notes
+    with monkeypatch.context() as patch:
 
-    def add_notes(self: RunFolder, records: Any) -> None:
-        last = len(self.rows) == ROUNDS
-        with monkeypatch.context() as patch:
-            patch.setattr(run_folder, "write_json_lines", no_room if full and not last else write)
-            lines(self, records)
+        def room_again(row: Any) -> None:
+            if row["round"] == ROUNDS:
+                patch.undo()
 
-    monkeypatch.setattr(RunFolder, "add_notes", add_notes)
-    play(settings(tmp_path))
+        if full:
+            patch.setattr(record, "append_line", no_room)
+            patch.setattr(record, "_replace_last", no_room)
+        play(settings(tmp_path), on_round=room_again)
     notes = [row["notes"] for row in read_rounds(tmp_path)]
     assert [sum("no checkpoint of this round" in n for n in each) for each in notes] == [1] * ROUNDS
-
-
-def test_time_does_not_run_backwards_where_lines_were_lost(tmp_path: Path) -> None:
-    first, second = RoundRecord(1, seconds={"training": 5.0}), RoundRecord(2)
-    scores = {"accuracy": 0.5, "loss": 1.0}
-    with open_run(tmp_path, settings(tmp_path), [first, second]) as folder:
-        folder.add_round({**second.to_dict(), **scores, "elapsed": 0.2})
-        folder.complete({1: scores})
-    assert [row["elapsed"] for row in read_rounds(tmp_path)] == [5.0, 5.0]
 
 
 def test_folder_of_a_run_that_failed_can_be_taken_up_in_the_same_process(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_run_that_another_process_goes_on_with_is_refused_before_anything_starts
     tmp_path: Path,
 ) -> None:
     keep_settings(tmp_path, settings(), CLIENTS)
-    with open_run(tmp_path, settings(), []):
+    with open_run(tmp_path, settings()):
         done = pncs("--resume", str(tmp_path))
     assert done.returncode == 1
     assert "another process still writes to" in " ".join(done.stderr.split())
@@ -156,7 +156,7 @@ def test_run_that_is_done_says_so(tmp_path: Path) -> None:
 
 
 def test_folder_that_another_process_writes_to_is_refused(tmp_path: Path) -> None:
-    again = partial(open_run, tmp_path, settings(), [])
+    again = partial(open_run, tmp_path, settings())
     with again(), pytest.raises(ValueError, match="another process still writes to"), again():
         pass
     with again():

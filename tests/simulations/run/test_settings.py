@@ -11,8 +11,9 @@ from typer.testing import CliRunner, Result
 from pncs_flower.files import PARTIAL
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.config import CHOICES, Config, default_run_config
+from pncs_flower.simulations.report import of_run
 from pncs_flower.simulations.run import settings as run_settings
-from pncs_flower.simulations.run.folder import RunFolder, open_run, output_path
+from pncs_flower.simulations.run.folder import open_run, output_path
 from pncs_flower.simulations.run.settings import (
     CHANGEABLE,
     SETTINGS,
@@ -62,9 +63,9 @@ def test_setting_that_decides_the_result_is_refused_with_both_values(
     with pytest.raises(ValueError, match="cannot go on") as error:
         keep_settings(tmp_path, given)
     assert f"{key} is {after!r}, but it was started with {before!r}" in str(error.value)
-    with pytest.raises(ValueError, match="cannot go on"), open_run(tmp_path, given, []):
+    with pytest.raises(ValueError, match="cannot go on"), open_run(tmp_path, given):
         pass
-    with open_run(tmp_path, settings, []):  # a refusal holds no lock
+    with open_run(tmp_path, settings):  # a refusal holds no lock
         pass
 
 
@@ -98,7 +99,7 @@ def test_file_of_settings_is_written_once_and_left_alone(tmp_path: Path) -> None
     keep_settings(tmp_path, config(), 6)
     before = (tmp_path / SETTINGS).read_bytes()
     keep_settings(tmp_path, config(num_rounds=77, resume=True), 6)
-    with open_run(tmp_path, config(num_rounds=77), []):
+    with open_run(tmp_path, config(num_rounds=77)):
         pass
     assert (tmp_path / SETTINGS).read_bytes() == before
     assert read_settings(tmp_path)[1]["clients"] == 6
@@ -178,11 +179,11 @@ def test_number_of_clients_is_known_before_the_first_round_is_done(
 ) -> None:
     folder = str(tmp_path / "run")
 
-    def stop(self: RunFolder, row: Any) -> None:
+    def stop(row: Any, num_rounds: int) -> str:
         raise SystemExit(1)
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "add_round", stop)
+        patch.setattr(of_run, "round_line", stop)
         assert pncs(*NEW, "--output", folder).exit_code == 1
     ended = pncs("--resume", folder)
     assert ended.exit_code == 0, ended.output

@@ -14,6 +14,7 @@ from pncs_flower.simulations.client_app import Holdings
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import CHOICES, Config, default_run_config
 from pncs_flower.simulations.models.small import build_model
+from pncs_flower.simulations.run import training
 from pncs_flower.simulations.run.folder import read_rounds
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.run.strategy import build_strategy
@@ -33,6 +34,15 @@ def run(output: Path, num_clients: int = 4, **settings: Any) -> list[dict[str, A
     )
     assert shown == read_rounds(output)
     return shown
+
+
+def test_loss_that_is_not_finite_is_null_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "evaluate", lambda *_: (0.1, float("nan")))
+    assert [row["loss"] for row in run(tmp_path)] == [None, None]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["initial-loss"], summary["final-loss"]) == (None, None)
 
 
 def weights(folder: Path) -> dict[str, np.ndarray]:

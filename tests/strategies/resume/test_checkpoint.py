@@ -31,7 +31,7 @@ from pncs_flower.strategies import (
     UniformSelection,
     record,
 )
-from pncs_flower.strategies.record import append_json_line
+from pncs_flower.strategies.record import append_line
 
 TESTS = Path(__file__).resolve().parents[2]
 KILLS = int(os.environ.get("PNCS_KILLS", "4"))
@@ -203,14 +203,14 @@ def test_full_disk_costs_the_checkpoint_but_not_the_run(tmp_path, monkeypatch):
 
 def test_full_disk_costs_the_line_of_a_history_but_not_the_run(tmp_path, monkeypatch):
     path = tmp_path / "history.jsonl"
-    append = record._append
+    append = record.append_line
 
     def full(path, line):
         if json.loads(line)["round"] == 2:
             raise OSError(28, "No space left on device")
         append(path, line)
 
-    monkeypatch.setattr(record, "_append", full)
+    monkeypatch.setattr(record, "append_line", full)
     strategy = RoundRobin(FedAvg(fraction_evaluate=0.0), history_path=path, seed=3)
     grid = InProcessGrid(numpy_app.make_app(summary_mod), 6)
     strategy.start(grid, numpy_app.initial_arrays(), num_rounds=3)
@@ -221,7 +221,7 @@ def test_full_disk_costs_the_line_of_a_history_but_not_the_run(tmp_path, monkeyp
 
 def test_line_that_did_not_fit_on_a_full_disk_is_written_as_soon_as_it_does(tmp_path, monkeypatch):
     path = tmp_path / "history.jsonl"
-    append, tries = record._append, []
+    append, tries = record.append_line, []
 
     def full_once(path, line):
         tries.append(json.loads(line)["round"])
@@ -230,7 +230,7 @@ def test_line_that_did_not_fit_on_a_full_disk_is_written_as_soon_as_it_does(tmp_
             raise OSError(28, "No space left on device", str(path))
         append(path, line)
 
-    monkeypatch.setattr(record, "_append", full_once)
+    monkeypatch.setattr(record, "append_line", full_once)
     strategy = RoundRobin(FedAvg(), history_path=path, seed=3)
     grid = InProcessGrid(numpy_app.make_app(summary_mod), 6)
     strategy.start(grid, numpy_app.initial_arrays(), num_rounds=3)
@@ -241,14 +241,14 @@ def test_line_that_did_not_fit_on_a_full_disk_is_written_as_soon_as_it_does(tmp_
 
 def test_line_that_could_not_be_written_whole_is_taken_back(tmp_path):
     path = tmp_path / "history.jsonl"
-    append_json_line(path, {"round": 1})
+    append_line(path, b"a round\n")
     before = path.read_bytes()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 5, limits[1]))
     try:
         with pytest.raises(OSError, match="too large"):
-            append_json_line(path, {"round": 2, "notes": "x" * 100})
+            append_line(path, b"x" * 100 + b"\n")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)

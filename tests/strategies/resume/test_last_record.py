@@ -232,6 +232,25 @@ def test_note_that_is_made_after_the_training_is_on_disk(tmp_path, monkeypatch):
     assert "a look at the model" in lines(path)[ROUND - 1]["notes"]
 
 
+def test_what_is_added_to_a_record_is_in_its_line_and_is_taken_up(tmp_path):
+    path = tmp_path / "history.jsonl"
+
+    def run(rounds):
+        strategy = RoundRobin(FedAvg(), history_path=path, checkpoint=tmp_path / "saved")
+
+        def evaluate(server_round, arrays):
+            if server_round:
+                strategy.history[-1].extra["accuracy"] = server_round / 10
+
+        initial = numpy_app.initial_arrays()
+        strategy.start(Grid(), initial, num_rounds=rounds, evaluate_fn=evaluate)
+
+    run(2)
+    path.unlink()
+    run(3)
+    assert [line["accuracy"] for line in lines(path)] == [0.1, 0.2, 0.3]
+
+
 def test_lines_of_another_run_in_the_same_file_stay(tmp_path):
     path = tmp_path / "history.jsonl"
     strategy = RoundRobin(FedAvg(), history_path=path)
