@@ -207,7 +207,7 @@ def test_full_disk_is_in_the_record_with_the_file_and_what_to_do(tmp_path, monke
 
     appended = checkpoint.CheckpointFolder._append
     monkeypatch.setattr(checkpoint, "write_whole", write)
-    monkeypatch.setattr(checkpoint.CheckpointFolder, "append_line", append)
+    monkeypatch.setattr(checkpoint.CheckpointFolder, "_append", append)
 
     def start(rounds: int):
         strategy = RoundRobin(FedAvg(), checkpoint=tmp_path, seed=3)
