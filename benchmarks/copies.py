@@ -12,6 +12,7 @@ python benchmarks/copies.py --set data-dir=data --set weights=vgg16.pth
 """
 
 import argparse
+import logging
 import statistics
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
@@ -44,7 +45,6 @@ class Measured:
 def measure(cell: Cell, copies: bool) -> Measured:
     """Run a cell in this process, which has run none before."""
     from pncs_flower.simulations import client_app
-    from pncs_flower.simulations.machine.logs import errors_only
     from pncs_flower.simulations.run.in_process import InProcessGrid
     from pncs_flower.simulations.run.training import train
 
@@ -52,8 +52,8 @@ def measure(cell: Cell, copies: bool) -> Measured:
     grid = InProcessGrid(client_app.app, cell.clients, cell.settings)
     config = replace(cell.config, checkpoint=False)
     share = client_app._share_of_memory() if copies else 0
+    logging.getLogger("flwr").setLevel(logging.ERROR)
     with (
-        errors_only(),
         tempfile.TemporaryDirectory(prefix="pncs-") as folder,
         patch.object(client_app, "_share_of_memory", lambda: share),
     ):

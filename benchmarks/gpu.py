@@ -17,6 +17,7 @@ python benchmarks/gpu.py --device cpu --layers classifier.6 --rounds 2 --example
 """
 
 import argparse
+import logging
 import time
 from dataclasses import dataclass
 
@@ -28,7 +29,6 @@ from torch import Tensor, nn
 
 from pncs_flower.clients.pytorch import pytorch_client
 from pncs_flower.randomness import derive_seed
-from pncs_flower.simulations.machine.logs import errors_only
 from pncs_flower.simulations.models.pretrained import build_last_layers
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.run.preflight import estimate_memory
@@ -81,19 +81,19 @@ def run(device: str, precision: str, options: argparse.Namespace, rounds: int) -
 
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    with errors_only():
-        strategy = PNCS(
-            FedAvg(fraction_evaluate=0.0),
-            num_selected=SELECTED,
-            layers=["classifier.6"],
-            sketch="layers",
-        )
-        strategy.start(
-            grid,
-            ArrayRecord(make_model(layers, 0).state_dict()),
-            num_rounds=rounds,
-            evaluate_fn=after_round,
-        )
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    strategy = PNCS(
+        FedAvg(fraction_evaluate=0.0),
+        num_selected=SELECTED,
+        layers=["classifier.6"],
+        sketch="layers",
+    )
+    strategy.start(
+        grid,
+        ArrayRecord(make_model(layers, 0).state_dict()),
+        num_rounds=rounds,
+        evaluate_fn=after_round,
+    )
     history = strategy.history
     rejected = {client: why for record in history for client, why in record.rejected.items()}
     if rejected:

@@ -5,6 +5,7 @@ Without psutil, which knows no control groups: clients need nothing but Flower a
 
 import math
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,19 +34,15 @@ def usable_cpus(root: Path = Path("/")) -> int:
 def _limits(root: Path, controller: str, new: list[str], old: list[str]) -> Iterator[list[int]]:
     """Yield what files of version 2 (``new``) or 1 say of the control groups, from its own up."""
     try:
-        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+        text = (root / "proc/self/cgroup").read_text(encoding="utf-8")
     except (OSError, ValueError):  # not on Linux
         return
     mounted = root / "sys/fs/cgroup"
-    for line in lines:
-        _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        if not controllers:
-            top, names = mounted, new
-        elif controller in controllers.split(","):
-            top, names = mounted / controller, old
-        else:
+    for controllers, path in re.findall(r"^\d+:([^:\n]*):/*(.*)$", text, re.MULTILINE):
+        if controllers and controller not in controllers.split(","):
             continue
-        own = top / path.lstrip("/")
+        top, names = (mounted / controller, old) if controllers else (mounted, new)
+        own = top / path
         # In a container the group's own path may not be there, but its limit is at the top.
         for folder in (own, *(each for each in own.parents if each.is_relative_to(top))):
             try:

@@ -5,7 +5,6 @@ import logging
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,11 +29,9 @@ def adopt_orphans() -> None:
 
 def descendants(pid: int | None = None) -> list[psutil.Process]:
     """Return the processes below one, below this one by default; also those not yet waited for."""
-    try:
-        found: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-    return found
+    with suppress(psutil.NoSuchProcess):
+        return list(psutil.Process(pid).children(recursive=True))
+    return []
 
 
 def stop_descendants(grace: float = PROCESSES_END, spared: int | None = None) -> None:
@@ -46,10 +43,9 @@ def stop_descendants(grace: float = PROCESSES_END, spared: int | None = None) ->
 
 @contextmanager
 def guarded(name: str, folder: Path) -> Iterator[int | None]:
-    """Have what is started in the block stopped even if this process is killed in it.
+    """Have what is started in the block stopped, and a folder removed, even if this is killed.
 
-    All of it is known by the environment variable ``name`` with the value ``folder``, which is
-    removed as well. Yields the watchdog's process; None where there is none.
+    All of it has the folder in the environment variable ``name``. Yields the watchdog's process.
     """
     if sys.platform != "linux":
         yield None
@@ -70,16 +66,14 @@ def guarded(name: str, folder: Path) -> Iterator[int | None]:
 
 
 def stop_hung_workers(grace: float = CLIENTS_END) -> None:
-    """Kill the workers that are still at work some time from now, if this process still lives then.
+    """Kill the workers that are still at work some time after the server app, in Ray's process."""
+    # Nobody waits for a client any more, but Flower ends its workers only between two messages.
+    timer = threading.Timer(grace, _kill_busy_workers, (grace,))
+    timer.daemon = True
+    timer.start()
 
-    For the process that has started Ray, when the server app is done: nobody waits for a client any
-    more, but Flower ends its workers only between two messages.
-    """
-    threading.Thread(target=_stop_after, args=(grace,), daemon=True).start()
 
-
-def _stop_after(grace: float) -> None:
-    time.sleep(grace)
+def _kill_busy_workers(grace: float) -> None:
     for process in descendants():
         with suppress(psutil.Error):  # it has ended meanwhile
             if " ".join(process.cmdline()).startswith(_BUSY):

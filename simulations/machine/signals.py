@@ -1,7 +1,6 @@
 """Signals to end: what is to be cleaned up is, and the exit code is the signal's."""
 
 import signal
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -16,14 +15,12 @@ _IGNORED = dict.fromkeys(_ENDING, signal.SIG_IGN)
 def exit_on_signals() -> Iterator[None]:
     """Turn the first signal to end into SystemExit, and heed no other until the process has ended.
 
-    Whatever a library that was interrupted makes of it, such as an exit code of its own, the block
-    ends with the signal's.
+    The block ends with the signal's exit code, whatever a library makes of it.
     """
     received: list[int] = []
     before = _handlers()
 
     def leave(number: int, frame: object) -> None:
-        before.clear()
         received.append(number)
         _set_handlers(_IGNORED)
         raise SystemExit(128 + number)
@@ -33,9 +30,9 @@ def exit_on_signals() -> Iterator[None]:
     try:
         yield
     finally:
-        _set_handlers(before)
         if received:
             raise SystemExit(128 + received[0])
+        _set_handlers(before)
 
 
 @contextmanager
@@ -44,8 +41,7 @@ def keeping_handlers() -> Iterator[None]:
     before = _handlers()
     yield
     # Not after an exception: a signal may have come, after which no other is heeded.
-    if threading.current_thread() is threading.main_thread():
-        _set_handlers(before)
+    _set_handlers(before)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import re
 import socket
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -45,9 +45,9 @@ def without_proxy_here(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if name.lower() not in _PROXIES or _is_known(value)
     }
-    hosts = ",".join(kept.get(name, "") for name in ("no_proxy", "NO_PROXY")).split(",")
     # Of the two the one in small letters counts, where both are read.
-    exempt = ",".join(dict.fromkeys([*filter(None, map(str.strip, hosts)), *_HERE]))
+    hosts = (kept.get("no_proxy"), kept.get("NO_PROXY"), *_HERE)
+    exempt = ",".join(filter(None, hosts))
     return {**kept, "no_proxy": exempt, "NO_PROXY": exempt}
 
 
@@ -65,23 +65,18 @@ def short_folder() -> Path:
     tried = [os.environ.get("RAY_TMPDIR"), tempfile.gettempdir(), "/tmp", "/var/tmp"]
     parents = list(dict.fromkeys(filter(None, tried)))
     for parent in parents:
-        if len(os.fsencode(parent)) <= room and _may_write(parent):
-            return Path(tempfile.mkdtemp(prefix="pncs-", dir=parent))
+        if len(os.fsencode(parent)) <= room:
+            with suppress(OSError):
+                return Path(tempfile.mkdtemp(prefix="pncs-", dir=parent))
     raise ValueError(
         f"no folder for Ray's sockets: of {', '.join(parents)} none can be written to and has at "
         f"most {room} bytes: set RAY_TMPDIR to a short path"
     )
 
 
-def _may_write(folder: str) -> bool:
-    return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
-
-
 def free_ports(count: int) -> list[int]:
     """Return ports of this machine that nobody listens on."""
     with ExitStack() as opened:
         # All at once, so that they differ.
-        sockets = [
-            opened.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
-        ]
-        return [int(each.getsockname()[1]) for each in sockets]
+        servers = (socket.create_server(("127.0.0.1", 0)) for _ in range(count))
+        return [int(opened.enter_context(each).getsockname()[1]) for each in servers]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import psutil
 
-__all__ = ["is_alive", "main", "marked", "stop"]
+__all__ = ["is_alive", "marked", "stop"]
 
 _POLL = 0.1
 
@@ -52,13 +52,8 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def main() -> None:
-    """Wait for the end of the command, and stop what has the mark."""
+if __name__ == "__main__":
     name, folder, grace = sys.argv[1:]
-    sys.stdin.buffer.read()
+    sys.stdin.buffer.read()  # until the command has ended
     stop(lambda: marked(name, folder), float(grace))
     shutil.rmtree(folder, ignore_errors=True)
-
-
-if __name__ == "__main__":
-    main()

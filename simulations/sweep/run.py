@@ -1,9 +1,10 @@
 """Run a sweep: tune what is to be tuned, then every cell that has no file yet."""
 
+import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -157,17 +158,28 @@ def _scratch(parent: str | None = None) -> tempfile.TemporaryDirectory[str]:
 def _run_cell(cell: Cell, scratch: str) -> Run:
     """Run a cell, in a folder of its own below ``scratch`` if that is here."""
     from ..client_app import app as client_app
-    from ..machine.logs import errors_only
     from ..run.in_process import InProcessGrid
     from ..run.training import train
 
     grid = InProcessGrid(client_app, cell.clients, cell.settings)
-    with errors_only(), _scratch(scratch if os.path.isdir(scratch) else None) as work:
+    with _errors_only(), _scratch(scratch if os.path.isdir(scratch) else None) as work:
         output = Path(work)
         # A cell that is stopped is run again from its start.
         train(grid, replace(cell.config, checkpoint=False), output, lambda row: None)
         about = {**asdict(cell), "command": cell.command}
         return Run(about, read_rounds(output), read_summary(output))
+
+
+@contextmanager
+def _errors_only() -> Iterator[None]:
+    """Log nothing of Flower's but errors, until the end of the block."""
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _description(sweep: Sweep, tuned: list[Tuned], files: Mapping[Path, Cell]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from urllib.request import getproxies_environment, proxy_bypass_environment
 
 import pytest
 
-from pncs_flower.simulations.machine import surroundings
 from pncs_flower.simulations.machine.surroundings import LONGEST, short_folder, without_proxy_here
 from pncs_flower.simulations.run import flower as flower_run
 
@@ -79,7 +78,11 @@ def test_short_folder_that_is_given_is_taken(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_no_short_folder_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "absent"))
-    monkeypatch.setattr(surroundings, "_may_write", lambda folder: False)
+
+    def refused(prefix: str, dir: str) -> str:
+        raise PermissionError(dir)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refused)
     with pytest.raises(
         ValueError, match=r"no folder for Ray's sockets: .*set RAY_TMPDIR to a short"
     ):
