@@ -11,10 +11,10 @@ from pncs_flower.protocol import SummaryKind
 from pncs_flower.rows import Rows
 from pncs_flower.sketches import parse_sketch
 
-from ..asking import SketchRule
 from ..checks import check_flags, check_share
 from ..rule import Choice, Metrics, Round, RuleState, Summary
 from ..rule_strategy import RuleStrategy
+from ..sketch_rule import SketchRule
 
 __all__ = ["DivFL", "DivFLRule"]
 

@@ -11,11 +11,11 @@ from pncs_flower.randomness import derive_seed
 from pncs_flower.sketches import parse_sketch
 from pncs_flower.subset import nearest_mean_subset
 
-from ..asking import SketchRule, longest_unasked
 from ..checks import check_factor, check_flags, check_one_of, check_whole, given
 from ..reports import sizes
 from ..rule import Choice, Metrics, Round, RuleState, Summary
 from ..rule_strategy import RuleStrategy
+from ..sketch_rule import SketchRule, longest_unasked
 
 __all__ = ["GradientMemory", "GradientMemoryRule"]
 

@@ -16,11 +16,11 @@ from pncs_flower.randomness import derive_seed
 from pncs_flower.similarity import Form, check_parameters, layered_cosine
 from pncs_flower.sketches import parse_sketch
 
-from ..asking import SketchRule, check_candidates, longest_unasked
 from ..checks import check_flags, check_not_negative, check_whole
 from ..replies.aggregation import check_averages
 from ..rule import Choice, Round, RuleState, Summary, replaced
 from ..rule_strategy import RuleStrategy
+from ..sketch_rule import SketchRule, check_candidates, longest_unasked
 
 __all__ = ["PNCS", "PNCSRule"]
 

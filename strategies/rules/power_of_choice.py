@@ -9,11 +9,11 @@ import numpy as np
 
 from pncs_flower.protocol import LOSS, SummaryRequest
 
-from ..asking import check_candidates
 from ..checks import check_one_of, check_text, check_whole
 from ..reports import draw, order_by_value, reported, sizes
 from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 from ..rule_strategy import RuleStrategy
+from ..sketch_rule import check_candidates
 
 __all__ = ["PowerOfChoice", "PowerOfChoiceRule"]
 
