@@ -58,8 +58,7 @@ def run_on_ray(config: Config, clients: int, shares: Mapping[str, Any]) -> None:
         from ..machine.surroundings import cluster_address
         from ..run.flower import run_in_flower
         from ..run.folder import follow_rounds
-        from ..run.placement import detect_machine, place_clients
-        from ..run.preflight import check_run
+        from ..run.preflight import check_run, detect_machine, place_clients
 
         machine = detect_machine() if cluster_address() is None else None
         placement = place_clients(config, clients, machine, **shares)

@@ -147,7 +147,7 @@ def _run(
 
     wanted = changed(read_sweep(file), quick, only, keys, changes)
     # Only now, since torch takes seconds and a wrong file is to be told at once.
-    from ..run.placement import detect_machine
+    from ..run.preflight import detect_machine
     from ..sweep.run import FAILED, run_sweep
 
     out.print(wanted.title, soft_wrap=True)
@@ -194,7 +194,7 @@ def _run_table1(
     workers: int | None,
 ) -> None:
     from ..report.of_study import judge_rows, write_table1
-    from ..run.placement import detect_machine
+    from ..run.preflight import detect_machine
     from ..study.study import Study, analyse, run_study
 
     study = Study.of_the_paper(dict(changes), quick)

@@ -5,8 +5,7 @@ from typing import Any
 
 __all__ = ["LAST", "after_the_stop", "best_round", "is_stopped", "stop_note", "stopped_after"]
 
-LAST = 5
-"""The converged accuracy is the mean over so many last rounds."""
+LAST = 5  # rounds over which the converged accuracy is the mean
 
 _NOTE = "stopped early: no better accuracy for"
 

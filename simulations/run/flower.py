@@ -21,12 +21,11 @@ from ..machine.processes import adopt_orphans, guarded, stop_descendants
 from ..machine.signals import ignoring_signals
 from ..machine.surroundings import free_ports, short_folder, without_proxy_here
 from ..timeouts import LOOK_AT_RUN_AGAIN, RUN_ENDS
-from .placement import Placement
+from .preflight import Placement
 
 __all__ = ["FLOWER_LOG", "RunFailedError", "run_in_flower"]
 
-FLOWER_LOG = "flwr.log"
-"""Name of the file that takes Flower's whole log."""
+FLOWER_LOG = "flwr.log"  # in a run's folder
 
 _ERROR = re.compile(r"^ERROR|^\w[\w.]*(Error|Exception|Interrupt)\b", re.MULTILINE)
 
@@ -44,11 +43,7 @@ def run_in_flower(
     output: Path,
     on_poll: Callable[[], None],
 ) -> None:
-    """Run the app in Flower's simulation on Ray, and leave no process behind.
-
-    ``config.output_dir`` must be absolute; ``output`` takes Flower's log. Raises `RunFailedError`
-    if Flower does not report the run as completed: its exit code would not tell.
-    """
+    """Run the app on Ray, and leave no process behind; all but a completed run is an error."""
     adopt_orphans()
     # Ray, if it is started here, needs a short one for its sockets.
     elsewhere = "RAY_ADDRESS" in os.environ
@@ -121,8 +116,7 @@ def _start(flower: Process, config: Config, num_clients: int, placement: Placeme
     submitted = _ask(flower, *command, "--federation-config", of_federation)
     if not submitted.get("success"):
         raise RunFailedError(f"flwr run failed: {_reason(submitted)}")
-    run_id: str = submitted["run-id"]
-    return run_id
+    return str(submitted["run-id"])
 
 
 def _wait(flower: Process, run_id: str, log: IO[str], on_poll: Callable[[], None]) -> None:
@@ -165,10 +159,9 @@ def _ask(flower: Process, *arguments: str) -> dict[str, Any]:
     command = ["flwr", *arguments, "--format", "json"]
     process = subprocess.run(command, **flower, capture_output=True, text=True, check=False)
     try:
-        answer: dict[str, Any] = json.loads(process.stdout)
+        return dict(json.loads(process.stdout))
     except ValueError:
         return {"error-message": process.stdout + process.stderr}
-    return answer
 
 
 def _reason(answer: dict[str, Any]) -> str:

@@ -1,22 +1,144 @@
-"""What can be known to go wrong before anything starts, said before anything starts."""
+"""What a run needs and what each client gets: what cannot work is said before anything starts."""
+
+import os
+from dataclasses import dataclass
+from subprocess import DEVNULL, SubprocessError, check_output
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from pncs_flower.clients.training import CHUNK
 from pncs_flower.layers import choose_layers
 
 from ..config import Config
+from ..machine.limits import usable_cpus
 from ..task import Inputs, empty_model, load_inputs
-from .placement import Placement, clients_per_gpu
+from ..timeouts import DRIVER_ANSWERS
 from .strategy import build_strategy
 
-__all__ = ["check_device", "check_gpu_memory", "check_run", "estimate_memory"]
+__all__ = [
+    "Machine",
+    "Placement",
+    "check_device",
+    "check_gpu_memory",
+    "check_run",
+    "detect_machine",
+    "estimate_memory",
+    "free_gpu_memory",
+    "place_clients",
+]
 
 # What a process takes before it computes anything: CUDA's context and its libraries' workspaces.
 _PROCESS = 700 * 2**20
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What simulated clients can be given."""
+
+    cpus: int
+    gpus: int
+    gpu_memory: int = 0  # bytes that are free on the GPU that has the least; 0: not known
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What each client gets while it computes."""
+
+    cpus_per_client: int
+    gpus_per_client: float  # a share, or whole GPUs above 1
+    at_once: int | None  # None on a cluster, which decides itself
+    machine: Machine | None  # what Ray is told to have; None on a cluster
+
+    def describe(self) -> str:
+        """Return one line for a person."""
+        own = f" and {self.gpus_per_client:g} GPU" if self.gpus_per_client else ""
+        share = _count(self.cpus_per_client, "CPU") + own
+        if self.machine is None:
+            return f"each client gets {share} of the Ray cluster"
+        gpus = f" and {_count(self.machine.gpus, 'GPU')}" if self.machine.gpus else ""
+        has = _count(self.machine.cpus, "CPU") + gpus
+        return f"each client gets {share}; {self.at_once} at once on {has}"
+
+
+def detect_machine() -> Machine:
+    """Return what this process may use."""
+    gpus = torch.cuda.device_count()
+    return Machine(usable_cpus(), gpus, free_gpu_memory() if gpus else 0)
+
+
+def free_gpu_memory() -> int:
+    """Return the free bytes of the visible GPU that has the least; 0 if that cannot be told."""
+    # The driver's own program: PyTorch would take memory on each GPU in order to answer.
+    command = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        command += ["-i", visible]
+    try:
+        answer = check_output(command, text=True, stderr=DEVNULL, timeout=DRIVER_ANSWERS)
+        return min(int(line) for line in answer.split()) * 2**20
+    except (OSError, SubprocessError, ValueError):
+        return 0
+
+
+def place_clients(
+    config: Config,
+    num_clients: int,
+    machine: Machine | None,
+    *,
+    cpus_per_client: int = 1,
+    gpus_per_client: float = 0.0,
+    logical_gpus: int = 0,
+) -> Placement:
+    """Decide what each simulated client gets, on this machine or, if it is None, on a cluster."""
+    if cpus_per_client < 1:
+        raise ValueError(f"cpus-per-client = {cpus_per_client} must be at least 1")
+    if gpus_per_client < 0 or (gpus_per_client > 1 and gpus_per_client % 1):
+        raise ValueError(
+            f"gpus-per-client = {gpus_per_client} must be 0, a share of one GPU such as 0.25, or "
+            "a whole number"
+        )
+    if config.device == "cuda" and not gpus_per_client:
+        raise ValueError(
+            "device = 'cuda' but gpus-per-client = 0: give each client a share of a GPU, such as "
+            "0.25, or set device to auto or cpu"
+        )
+    if machine is None:
+        return Placement(cpus_per_client, gpus_per_client, None, None)
+    if logical_gpus:
+        if config.device != "cpu":
+            raise ValueError(
+                f"logical-gpus = {logical_gpus} are only counted, they cannot compute: set device "
+                f"to cpu (it is {config.device})"
+            )
+        machine = Machine(machine.cpus, logical_gpus)
+    if gpus_per_client > machine.gpus:
+        there = (
+            f"logical-gpus = {logical_gpus}: pretend more, or ask less"
+            if logical_gpus
+            else f"PyTorch sees {_count(machine.gpus, 'GPU')} on this machine: leave "
+            "gpus-per-client out to compute on the CPU; mend the driver or install a PyTorch that "
+            "matches it, if there is a GPU; or rehearse the placement with device = cpu and "
+            "logical-gpus = 1"
+        )
+        raise ValueError(f"gpus-per-client = {gpus_per_client:g}, but {there}")
+    if cpus_per_client > machine.cpus:
+        raise ValueError(
+            f"cpus-per-client = {cpus_per_client}, but this machine has {machine.cpus} CPUs: ask "
+            f"for at most {machine.cpus}"
+        )
+    slots = machine.cpus // cpus_per_client
+    if gpus_per_client:
+        shared = int(machine.gpus // max(1.0, gpus_per_client))
+        slots = min(slots, shared * _clients_per_gpu(gpus_per_client))
+    return Placement(cpus_per_client, gpus_per_client, min(slots, num_clients), machine)
+
+
+def _clients_per_gpu(share: float) -> int:
+    """Return how many clients with that share, or with one or more whole GPUs, are on each."""
+    return max(1, int(1 / share + 1e-9))
 
 
 def check_device(config: Config) -> None:
@@ -67,7 +189,7 @@ def check_gpu_memory(
     )
     client = sum(need.values())
     server = sum(estimate_memory(model, two, len(inputs.test_labels), CHUNK, trains=False).values())
-    sharing, free = min(placement.at_once or 1, clients_per_gpu(share)), machine.gpu_memory
+    sharing, free = min(placement.at_once or 1, _clients_per_gpu(share)), machine.gpu_memory
     if sharing * client + server <= free:
         return
     fitting = (free - server) // client
@@ -102,17 +224,11 @@ def estimate_memory(
     outputs: list[int] = []
 
     def count(module: nn.Module, arguments: object, output: object) -> None:
-        if isinstance(output, Tensor):
+        if isinstance(output, Tensor) and not any(module.children()):
             outputs.append(output.nbytes)
 
-    leaves = [module for module in model.modules() if not any(module.children())]
-    handles = [module.register_forward_hook(count) for module in leaves]
-    try:
-        with torch.no_grad():
-            model(inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with torch.no_grad(), register_module_forward_hook(count):
+        model(inputs)
     trained = sum(p.nbytes for p in model.parameters() if p.requires_grad) if trains else 0
     of_one, kept = inputs.nbytes // len(inputs), sum(outputs) // len(inputs)
     return {
@@ -126,3 +242,7 @@ def estimate_memory(
 
 def _gigabytes(number: int) -> str:
     return f"{number / 1e9:.2f} GB"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" + ("" if number == 1 else "s")

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import blake2b
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from pncs_flower.files import write_whole
+from pncs_flower.strategies.resume.settings import installed_version
 
 from ..config import Config, Scalar, default_run_config, format_toml
 from ..task import inputs_fingerprint
@@ -16,14 +16,12 @@ from ..toml_file import read_toml
 __all__ = [
     "CHANGEABLE",
     "SETTINGS",
-    "installed_version",
     "keep_settings",
     "read_settings",
     "refuse_other_settings",
 ]
 
-SETTINGS = "config.toml"
-"""Name of the file with the settings of a run."""
+SETTINGS = "config.toml"  # in a run's folder
 
 CHANGEABLE = (
     "num-rounds",  # more of them are wanted
@@ -45,14 +43,6 @@ _REMEDY = (
     "going on with other settings would give another result. Put the file back as it was, or start "
     "the run anew in another folder"
 )
-
-
-def installed_version(package: str) -> str:
-    """Return the version of a package, or that it is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:  # the library runs from a bundle
-        return "not installed"
 
 
 def keep_settings(folder: Path, config: Config, clients: int | None = None) -> None:

@@ -16,12 +16,12 @@ from torch.nn.functional import cross_entropy
 from pncs_flower.clients.device import choose_device, compute_in
 from pncs_flower.clients.training import Pieces
 from pncs_flower.strategies import EmptyRoundsError, RoundRecord
+from pncs_flower.strategies.resume.settings import installed_version
 
 from ..config import Config
 from ..task import Inputs, initial_model, load_inputs
 from .early_stopping import LAST, is_stopped, stop_note, stopped_after
 from .folder import finish, open_run
-from .settings import installed_version
 from .strategy import build_strategy
 from .watch import TENSORBOARD, RunWatch, open_tensorboard
 
@@ -50,11 +50,10 @@ def train(
     output: Path,
     on_round: Callable[[Mapping[str, Any]], None],
 ) -> None:
-    """Train and leave the results in a folder.
+    """Train and leave the results in a folder; ``on_round`` gets each round's row when it is over.
 
-    ``on_round`` is called with each round's row as it is written: the strategy's `RoundRecord`,
-    ``accuracy`` and ``loss`` on the test examples, ``elapsed`` (seconds since training began), and
-    of PNCS with few clients ``similarity``; not with the row of a round that the run ends in.
+    A row is a `RoundRecord` with ``accuracy`` and ``loss`` on the test examples, ``elapsed``
+    (seconds since training began), and of PNCS with few clients ``similarity``.
     """
     inputs = load_inputs(config)
     model = initial_model(config, inputs)
@@ -81,14 +80,15 @@ def train(
         scores, record = scores_now(), history[-1]
         record.extra |= {**_finite(scores), "elapsed": watch.elapsed}
         accuracies = [first["accuracy"], *(each.extra["accuracy"] for each in history)]
-        note = stop_note(accuracies, config.stop_after) if number < config.num_rounds else None
-        if note is not None:
+        last = number == config.num_rounds
+        if not last and (note := stop_note(accuracies, config.stop_after)):
             record.notes.append(note)
+            last = True
         row = record.to_dict()
         log_round(row)
         on_round(row)
-        if number == config.num_rounds or note is not None:
-            _require_an_update(history)
+        if last and not any(record.delivered for record in history):
+            raise _without_an_update(history)
         return MetricRecord({**scores})
 
     def should_stop(number: int, result: Result) -> bool:
@@ -107,15 +107,12 @@ def train(
         finish(output, rows, weights, _summary(rows, _finite(first), str(device), inputs))
 
 
-def _require_an_update(history: Sequence[RoundRecord]) -> None:
-    """Refuse to call a run done whose rounds were all empty, but too few for the limit on them."""
-    if not any(record.delivered for record in history):
-        reasons = history[-1].reasons("training").items()
-        why = "; ".join(f"client {key}: {reason}" for key, reason in reasons)
-        raise EmptyRoundsError(
-            f"no client delivered an update in any of {len(history)} rounds, in the last one for "
-            f"this reason: {why or 'none is given'}"
-        )
+def _without_an_update(history: Sequence[RoundRecord]) -> EmptyRoundsError:
+    """Say that all rounds of a run were empty, but too few for the library's limit on them."""
+    reasons = history[-1].reasons("training").items()
+    why = "; ".join(f"client {key}: {reason}" for key, reason in reasons) or "none is given"
+    rounds = f"no client delivered an update in any of {len(history)} rounds"
+    return EmptyRoundsError(f"{rounds}, in the last one for this reason: {why}")
 
 
 def _finite(scores: Mapping[str, float]) -> dict[str, float | None]:

@@ -12,8 +12,7 @@ from pncs_flower.strategies.record import RoundListener
 
 __all__ = ["TENSORBOARD", "RunWatch", "open_tensorboard"]
 
-TENSORBOARD = "tensorboard"
-"""Folder of TensorBoard's log within a run's."""
+TENSORBOARD = "tensorboard"  # folder of its log, in a run's
 
 _MOST_CLIENTS = 20  # the number of similarities grows with its square
 

@@ -20,7 +20,14 @@ from .kinds import CHANGING
 from .remembered import SKIP, encoded
 from .snapshot import Encoder
 
-__all__ = ["MAY_DIFFER", "Resumable", "check_same", "settings_of", "survey"]
+__all__ = [
+    "MAY_DIFFER",
+    "Resumable",
+    "check_same",
+    "installed_version",
+    "settings_of",
+    "survey",
+]
 
 MAY_DIFFER = frozenset(
     {
@@ -64,7 +71,7 @@ def settings_of(
     """Return what decides a run's result, but for the attributes of base and rule, by name."""
     options = vars(strategy.options)
     found = {
-        "release of pncs-flower": _release(),
+        "release of pncs-flower": installed_version("pncs-flower"),
         "base": " of ".join(type(base).__qualname__ for base in unwrap(strategy.base)),
         "rule": type(strategy.rule).__qualname__,
         **{name: value for name, value in options.items() if name not in MAY_DIFFER},
@@ -128,8 +135,9 @@ def check_same(
         )
 
 
-def _release() -> str:
+def installed_version(package: str) -> str:
+    """Return the version of a package, or that it is not installed."""
     try:
-        return version("pncs-flower")
-    except PackageNotFoundError:  # from a bundle or a checkout
+        return version(package)
+    except PackageNotFoundError:  # the library runs from a bundle or a checkout
         return "not installed"

@@ -7,7 +7,7 @@ import pytest
 
 from pncs_flower.simulations import client_app
 from pncs_flower.simulations.machine.limits import usable_cpus, usable_memory
-from pncs_flower.simulations.run.placement import detect_machine
+from pncs_flower.simulations.run.preflight import detect_machine
 
 V1_UNLIMITED = "9223372036854771712"
 

@@ -9,8 +9,14 @@ import torch
 from torch import nn
 
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.run.placement import Machine, Placement, free_gpu_memory
-from pncs_flower.simulations.run.preflight import check_gpu_memory, check_run, estimate_memory
+from pncs_flower.simulations.run.preflight import (
+    Machine,
+    Placement,
+    check_gpu_memory,
+    check_run,
+    estimate_memory,
+    free_gpu_memory,
+)
 from pncs_flower.simulations.task import load_inputs
 
 CONFIG = replace(Config.from_run_config(default_run_config()), strategy="uniform")

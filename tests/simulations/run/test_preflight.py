@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.run.placement import Machine, place_clients
-from pncs_flower.simulations.run.preflight import check_run
+from pncs_flower.simulations.run.preflight import Machine, check_run, place_clients
 
 CONFIG = Config.from_run_config(default_run_config())
 ON_CPU = replace(CONFIG, device="cpu")
