@@ -4,8 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from pncs_flower.simulations.sweep.cell import write_cell
-from pncs_flower.simulations.sweep.statistics import Run
+from pncs_flower.simulations.sweep.cell import Run, write_cell
 
 
 def change(path: Path, what: str, by: str) -> None:

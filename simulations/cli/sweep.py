@@ -232,7 +232,8 @@ def _progress(what: str) -> Iterator[tuple[Progress, TaskID]]:
 
 def _report(folder: Path) -> None:
     from ..report.of_sweep import write_report
-    from ..sweep.results import judge, read_results
+    from ..sweep.results import read_results
+    from ..sweep.statistics import judge
 
     results = read_results(folder)
     page = write_report(folder, results)

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from pncs_flower.files import replacing
 from pncs_flower.protocol import client_order
 
+from ..sweep.cell import Run
 from ..sweep.results import SweepResults
-from ..sweep.statistics import Run, mean_interval
+from ..sweep.statistics import mean_interval
 
 __all__ = [
     "BLACK",

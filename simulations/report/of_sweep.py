@@ -10,8 +10,17 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from ..sweep.results import SweepResults, judge
-from ..sweep.statistics import LAST, Run, mean_interval, percent, rounds_to_reach
+from ..run.early_stopping import LAST
+from ..sweep.cell import Run
+from ..sweep.results import SweepResults
+from ..sweep.statistics import (
+    Comparison,
+    compare,
+    judge,
+    mean_interval,
+    percent,
+    rounds_to_reach,
+)
 from .figures import draw_choices, draw_curves, draw_similarities
 from .page import write_csv, write_page
 
@@ -25,8 +34,8 @@ Table = tuple[list[str], list[list[str]]]  # headings and rows
 
 def write_report(folder: Path, results: SweepResults) -> Path:
     """Write ``report.html``, which needs no other file, its pictures as PNG, its numbers as CSV."""
-    _write_csv(folder, results)
-    runs, about = results.runs, results.about
+    runs, about, tests = results.runs, results.about, compare(results)
+    _write_csv(folder, results, tests)
     releases = _values([run.summary["versions"] for run in runs])
     settings = _values([run.cell["settings"] for run in runs])
     return write_page(
@@ -45,7 +54,7 @@ def write_report(folder: Path, results: SweepResults) -> Path:
         converged=_converged(results),
         after_rounds=_after_rounds(results),
         reached=_reached(results),
-        tests=_tests(results),
+        tests=_tests(results, tests),
         choices=draw_choices(results, folder / "choices.png"),
         similarities=draw_similarities(results, folder / "similarities.png"),
         tuning=_tuning(results),
@@ -81,13 +90,13 @@ def _costs(results: SweepResults) -> list[list[str]]:
 
 
 def _converged(results: SweepResults) -> Table:
-    columns: dict[str, dict[str, tuple[float, str]]] = {}
-    for panel, by_line in results.panels.items():
-        column = columns.setdefault(results.label(panel) or "accuracy", {})
-        for line, runs in by_line.items():
-            mean, half = map(float, mean_interval(np.array([run.converged for run in runs])))
-            interval = f" ± {half:.3f}" if np.isfinite(half) else ""
-            column[line] = mean, f"{mean:.3f}{interval}"
+    columns = {
+        results.label(panel) or "accuracy": {
+            line: mean_interval(np.array([run.converged for run in runs]))
+            for line, runs in by_line.items()
+        }
+        for panel, by_line in results.panels.items()
+    }
     return _best_in_bold(results, columns)
 
 
@@ -103,7 +112,7 @@ def _after_rounds(results: SweepResults) -> Table:
         for line in everywhere
     }
     columns = {
-        f"round {n}": {line: (mean[n - 1], f"{mean[n - 1]:.3f}") for line, mean in means.items()}
+        f"round {n}": {line: (mean[n - 1], np.nan) for line, mean in means.items()}
         for n in results.about.report.rounds
         if n <= most
     }
@@ -111,16 +120,17 @@ def _after_rounds(results: SweepResults) -> Table:
 
 
 def _best_in_bold(
-    results: SweepResults, columns: Mapping[str, Mapping[str, tuple[float, str]]]
+    results: SweepResults, columns: Mapping[str, Mapping[str, tuple[Any, Any]]]
 ) -> Table:
-    """Return a table of what columns show of lines, the largest value in bold; "-" for none."""
+    """Return a table of means of lines and half their intervals, the largest mean in bold."""
     rows = {line: [line] for line in results.lines if columns}
     for column in columns.values():
         competing = [line for line in column if line not in results.ceilings]
         best = max(competing, key=lambda line: column[line][0], default=None)
         for line, cells in rows.items():
-            _, text = column.get(line, (0, "-"))
-            cells.append(_bold(text, line == best))
+            mean, half = column.get(line, (np.nan, np.nan))
+            interval = f" ± {half:.3f}" if np.isfinite(half) else ""
+            cells.append(_bold(f"{mean:.3f}{interval}", line == best) if line in column else "-")
     return ["rule", *columns], list(rows.values())
 
 
@@ -138,17 +148,17 @@ def _when(runs: Sequence[Run], target: float) -> str:
     return f"{'never' if median is None else f'{median:g}'} ({count}/{len(runs)})"
 
 
-def _tests(results: SweepResults) -> list[list[str]]:
+def _tests(results: SweepResults, tests: Sequence[Comparison]) -> list[list[str]]:
     return [
         [
-            results.row(panel, test.line),
+            results.row(test.panel, test.line),
             f"{test.difference:+.3f}",
             str(test.seeds),
             f"{test.p:.3f}",
             _bold(f"{test.p_holm:.3f}", test.p_holm < 0.05),
             f"{test.least_p:.3f}",
         ]
-        for panel, test in results.comparisons
+        for test in tests
     ]
 
 
@@ -172,7 +182,7 @@ def _bold(text: str, wanted: bool) -> str:
     return Markup("<strong>{}</strong>").format(text) if wanted else text
 
 
-def _write_csv(folder: Path, results: SweepResults) -> None:
+def _write_csv(folder: Path, results: SweepResults, tests: Sequence[Comparison]) -> None:
     runs: list[list[object]] = []
     rounds: list[list[object]] = []
     for run in results.runs:
@@ -181,13 +191,12 @@ def _write_csv(folder: Path, results: SweepResults) -> None:
         for row, sent in zip(run.rounds, run.bytes_up, strict=True):
             values = [row["round"], row["accuracy"], row["loss"], int(sent)]
             rounds.append([*own, *values, " ".join(row["chosen"])])
-    tests = [
-        [panel, results.reference, t.line, t.seeds, t.difference, t.p, t.p_holm]
-        for panel, t in results.comparisons
+    compared = [
+        [t.panel, results.reference, t.line, t.seeds, t.difference, t.p, t.p_holm] for t in tests
     ]
     headings = "panel,rule,seed,converged accuracy,bytes sent,command"
     write_csv(folder / "runs.csv", headings, runs)
     headings = "panel,rule,seed,round,accuracy,loss,bytes,chosen"
     write_csv(folder / "rounds.csv", headings, rounds)
     headings = "panel,reference,against,seeds,difference,p,p (Holm)"
-    write_csv(folder / "tests.csv", headings, tests)
+    write_csv(folder / "tests.csv", headings, compared)

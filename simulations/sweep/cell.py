@@ -2,19 +2,23 @@
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pncs_flower.files import write_whole
 
 from ..config import Config, Scalar, default_run_config, format_toml
-from ..run.early_stopping import after_the_stop
+from ..run.early_stopping import LAST, after_the_stop
 from ..validation import in_plain_words
-from .statistics import Run
 
-__all__ = ["CELLS", "Cell", "digest", "read_cell", "readable_name", "write_cell"]
+__all__ = ["CELLS", "Cell", "Run", "digest", "read_cell", "readable_name", "write_cell"]
 
 CELLS = "cells"
 """Folder with a file for each finished cell: what it is, its rounds, its summary."""
@@ -55,6 +59,35 @@ class Cell:
         """Return a name for its file; ``files`` is the fingerprint of the data and the weights."""
         own = digest(self.clients, self.settings, files)
         return f"{readable_name(self.panel, self.line, self.seed)}-{own}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished cell: what it is, its rounds and its summary, as its file has them."""
+
+    cell: Mapping[str, Any]
+    rounds: Sequence[Mapping[str, Any]]
+    summary: Mapping[str, Any]
+
+    @cached_property
+    def accuracy(self) -> NDArray[np.float64]:
+        """Test accuracy after each round, shape (rounds,)."""
+        return np.array([row["accuracy"] for row in self.rounds], dtype=np.float64)
+
+    @cached_property
+    def bytes_up(self) -> NDArray[np.float64]:
+        """Bytes that all clients have sent up to each round, shape (rounds,)."""
+        return np.cumsum([float(sum(row["bytes_up"].values())) for row in self.rounds])
+
+    @property
+    def trained(self) -> Sequence[Mapping[str, Any]]:
+        """The rounds up to that after which it was stopped early, if it was."""
+        return self.rounds[: self.summary.get("stopped-after-round")]
+
+    @property
+    def converged(self) -> float:
+        """Mean accuracy of the last rounds."""
+        return float(self.accuracy[-LAST:].mean())
 
 
 def digest(clients: int, settings: Mapping[str, Scalar], files: str) -> str:

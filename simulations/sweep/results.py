@@ -1,4 +1,4 @@
-"""What a sweep left on disk: its description, its runs, and whether claims hold of them."""
+"""What a sweep left on disk: its description and its runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,12 +10,11 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from ..validation import Text
-from .cell import CELLS, read_cell
-from .plan import Claim, Report, judge_lines
-from .statistics import Comparison, Run, compare
+from .cell import CELLS, Run, read_cell
+from .plan import Report
 from .sweep import ALL_CLIENTS, Tune
 
-__all__ = ["SWEEP", "Description", "SweepResults", "Tuned", "judge", "read_results"]
+__all__ = ["SWEEP", "Description", "SweepResults", "Tuned", "read_results"]
 
 SWEEP = "sweep.json"
 """Name of the file that says what the sweep is."""
@@ -88,12 +87,6 @@ class SweepResults:
         """Panel, line and runs of all that differ in the seed alone."""
         return [(p, line, runs) for p, lines in self.panels.items() for line, runs in lines.items()]
 
-    @cached_property
-    def comparisons(self) -> list[tuple[str, Comparison]]:
-        """The tests of the reference against every other line, with their panel."""
-        panels = self.panels.items()
-        return [(panel, test) for panel, own in panels for test in compare(own, self.reference)]
-
     @property
     def shared(self) -> str:
         """What all panels have in common, such as ``"layers 1, selected 2"``."""
@@ -132,33 +125,3 @@ def read_results(folder: Path) -> SweepResults:
     for run in sorted(runs, key=lambda run: int(run.cell["seed"])):
         panels.setdefault(run.cell["panel"], {}).setdefault(run.cell["line"], []).append(run)
     return SweepResults(about, panels, tuple(path.stem for path in files if not path.exists()))
-
-
-def judge(claim: Claim, results: SweepResults) -> tuple[str, list[str]]:
-    """Return whether a claim holds, holds in part, does not or is not judged; numbers by panel.
-
-    A panel where a line has no result, or all lines have none, or where the runs end too early, is
-    not judged; a claim that is not judged in all panels at most holds in part.
-    """
-    wanted = [results.reference, *claim.against]
-    outcomes: list[bool | None] = []
-    numbers = []
-    for panel, lines in [*results.panels.items(), *((panel, {}) for panel in results.lost)]:
-        chosen = {line: lines[line] for line in wanted if line in lines}
-        last = min((len(run.rounds) for runs in chosen.values() for run in runs), default=0)
-        holds: bool | None = None
-        if len(chosen) < len(wanted):
-            absent = (line for line in wanted if line not in chosen)
-            text = f"no result for {', '.join(absent)}"
-        elif claim.last_round > last:
-            text = f"not judged; the runs end in round {last}"
-        else:
-            holds, shown = judge_lines(claim, chosen)
-            text = f"{'yes' if holds else 'no'}; {shown}"
-        outcomes.append(holds)
-        numbers.append(results.row(panel, text))
-    if all(outcome is None for outcome in outcomes):
-        return "not judged", numbers
-    if all(outcomes):
-        return "holds", numbers
-    return ("holds in part" if any(outcomes) else "does not hold"), numbers

@@ -17,14 +17,14 @@ from pncs_flower.plain_text import one_line
 from pncs_flower.strategies.record import write_json_lines
 
 from ..config import Scalar
+from ..run.early_stopping import LAST
 from ..run.folder import read_rounds, read_summary
 from ..run.preflight import check_device, check_run
 from ..task import inputs_fingerprint, load_inputs
 from ..validation import in_plain_words
-from .cell import CELLS, Cell, read_cell, write_cell
+from .cell import CELLS, Cell, Run, read_cell, write_cell
 from .pool import Failure, pool
 from .results import SWEEP, Tuned
-from .statistics import LAST, Run
 from .sweep import Sweep, short
 
 __all__ = ["FAILED", "cell_files", "choose_rates", "run_sweep", "tuning_cells", "with_rates"]

@@ -1,52 +1,24 @@
-"""A finished run, and the statistics of runs over their seeds."""
+"""Statistics over the seeds of a sweep, and whether they bear out what is claimed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..run.early_stopping import LAST
+from .cell import Run
+from .plan import Ahead, Best, Claim, Sooner
+from .results import SweepResults
 
-__all__ = ["LAST", "Comparison", "Run", "compare", "mean_interval", "percent", "rounds_to_reach"]
+__all__ = ["Comparison", "compare", "judge", "mean_interval", "percent", "rounds_to_reach"]
 
 Vector = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished cell: what it is, its rounds and its summary, as its file has them."""
-
-    cell: Mapping[str, Any]
-    rounds: Sequence[Mapping[str, Any]]
-    summary: Mapping[str, Any]
-
-    @cached_property
-    def accuracy(self) -> Vector:
-        """Test accuracy after each round, shape (rounds,)."""
-        return np.array([row["accuracy"] for row in self.rounds], dtype=np.float64)
-
-    @cached_property
-    def bytes_up(self) -> Vector:
-        """Bytes that all clients have sent up to each round, shape (rounds,)."""
-        return np.cumsum([float(sum(row["bytes_up"].values())) for row in self.rounds])
-
-    @property
-    def trained(self) -> Sequence[Mapping[str, Any]]:
-        """The rounds up to that after which it was stopped early, if it was."""
-        return self.rounds[: self.summary.get("stopped-after-round")]
-
-    @property
-    def converged(self) -> float:
-        """Mean accuracy of the last rounds."""
-        return float(self.accuracy[-LAST:].mean())
 
 
 class Comparison(NamedTuple):
     """The reference's converged accuracy minus another line's, over the seeds that both have."""
 
+    panel: str
     line: str
     seeds: int
     difference: float
@@ -81,19 +53,21 @@ def holm(p: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
-def compare(lines: Mapping[str, Sequence[Run]], reference: str) -> list[Comparison]:
-    """Test the converged accuracy of a panel's reference against every other line's."""
-    own = {run.cell["seed"]: run.converged for run in lines.get(reference, ())}
-    found: dict[str, Vector] = {}
-    for line, runs in lines.items():
-        pairs = [own[r.cell["seed"]] - r.converged for r in runs if r.cell["seed"] in own]
-        if line != reference and pairs:
-            found[line] = np.array(pairs)
-    p = [_wilcoxon(differences) for differences in found.values()]
-    return [
-        Comparison(line, len(d), float(d.mean()), own_p, corrected, min(1.0, 2.0 ** (1 - len(d))))
-        for (line, d), own_p, corrected in zip(found.items(), p, holm(p), strict=True)
-    ]
+def compare(results: SweepResults) -> list[Comparison]:
+    """Test the converged accuracy of the reference against that of every other line of a panel."""
+    found = []
+    for panel, lines in results.panels.items():
+        own = {run.cell["seed"]: run.converged for run in lines.get(results.reference, ())}
+        pairs: dict[str, Vector] = {}
+        for line, runs in lines.items():
+            both = [own[r.cell["seed"]] - r.converged for r in runs if r.cell["seed"] in own]
+            if line != results.reference and both:
+                pairs[line] = np.array(both)
+        p = [_wilcoxon(differences) for differences in pairs.values()]
+        for (line, d), own_p, corrected in zip(pairs.items(), p, holm(p), strict=True):
+            least = min(1.0, 2.0 ** (1 - len(d)))
+            found.append(Comparison(panel, line, len(d), float(d.mean()), own_p, corrected, least))
+    return found
 
 
 def rounds_to_reach(runs: Sequence[Run], target: float) -> tuple[float | None, int]:
@@ -107,6 +81,61 @@ def rounds_to_reach(runs: Sequence[Run], target: float) -> tuple[float | None, i
         reached.append(there[0] + 1 if there.size else np.inf)
     median = float(np.median(reached))
     return (median if np.isfinite(median) else None), int(np.isfinite(reached).sum())
+
+
+def judge(claim: Claim, results: SweepResults) -> tuple[str, list[str]]:
+    """Return whether a claim holds, holds in part, does not or is not judged; numbers by panel.
+
+    A panel where a line has no result, or all lines have none, or where the runs end too early, is
+    not judged; a claim that is not judged in all panels at most holds in part.
+    """
+    wanted = [results.reference, *claim.against]
+    outcomes: list[bool | None] = []
+    numbers = []
+    for panel, lines in [*results.panels.items(), *((panel, {}) for panel in results.lost)]:
+        chosen = {line: lines[line] for line in wanted if line in lines}
+        last = min((len(run.rounds) for runs in chosen.values() for run in runs), default=0)
+        holds: bool | None = None
+        if len(chosen) < len(wanted):
+            absent = (line for line in wanted if line not in chosen)
+            text = f"no result for {', '.join(absent)}"
+        elif claim.last_round > last:
+            text = f"not judged; the runs end in round {last}"
+        else:
+            holds, shown = _judge_panel(claim, chosen)
+            text = f"{'yes' if holds else 'no'}; {shown}"
+        outcomes.append(holds)
+        numbers.append(results.row(panel, text))
+    if all(outcome is None for outcome in outcomes):
+        return "not judged", numbers
+    if all(outcomes):
+        return "holds", numbers
+    return ("holds in part" if any(outcomes) else "does not hold"), numbers
+
+
+def _judge_panel(claim: Claim, lines: Mapping[str, Sequence[Run]]) -> tuple[bool, str]:
+    """Hold a claim against runs, those of the reference first; return also the numbers that say."""
+    if isinstance(claim, Sooner):
+        medians = {line: rounds_to_reach(runs, claim.target)[0] for line, runs in lines.items()}
+        first, *others = medians.values()
+        late = all(median is None or median > claim.after for median in others)
+        shown = (f"{line} {'never' if m is None else f'{m:g}'}" for line, m in medians.items())
+        text = f"median round that reaches {percent(claim.target)}: {', '.join(shown)}"
+        return first is not None and first <= claim.by and late, text
+    if isinstance(claim, Ahead):
+        own, *rest = (mean_interval(np.stack([r.accuracy for r in s]))[0] for s in lines.values())
+        behind = np.flatnonzero(own <= np.max(rest, axis=0)) + 1
+        behind = behind[behind >= claim.start]
+        if not behind.size:
+            return True, "in every one of these rounds"
+        return False, f"behind the best of the others in rounds {', '.join(map(str, behind))}"
+    means = {line: sum(r.converged for r in runs) / len(runs) for line, runs in lines.items()}
+    values = list(means.values())
+    text = ", ".join(f"{line} {value:.3f}" for line, value in means.items())
+    if isinstance(claim, Best):
+        return values[0] > max(values[1:]), text
+    spread = max(values) - min(values)
+    return spread <= claim.within, f"{text} (spread {spread:.3f})"
 
 
 def _wilcoxon(differences: Vector) -> float:

@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.report import figures as figures
 from pncs_flower.simulations.report.of_sweep import write_report
+from pncs_flower.simulations.sweep.cell import Run
 from pncs_flower.simulations.sweep.plan import Similar
-from pncs_flower.simulations.sweep.results import SweepResults, judge, read_results
+from pncs_flower.simulations.sweep.results import SweepResults, read_results
 from pncs_flower.simulations.sweep.run import run_sweep
-from pncs_flower.simulations.sweep.statistics import Run
+from pncs_flower.simulations.sweep.statistics import judge
 from pncs_flower.simulations.sweep.sweep import Sweep
 
 QUEUES = Sweep(

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
+from pncs_flower.simulations.sweep.cell import Run
 from pncs_flower.simulations.sweep.plan import Claim, Report
 from pncs_flower.simulations.sweep.results import Description, SweepResults
-from pncs_flower.simulations.sweep.results import judge as judge_claim
 from pncs_flower.simulations.sweep.statistics import (
-    Run,
     compare,
     holm,
     mean_interval,
     percent,
     rounds_to_reach,
 )
+from pncs_flower.simulations.sweep.statistics import judge as judge_claim
 
 
 def run(seed: int, *accuracies: float) -> Run:
@@ -58,20 +58,20 @@ def test_a_rule_that_always_wins_has_the_smallest_p_there_is() -> None:
         "pncs": [run(seed, 0.5 + 0.01 * seed) for seed in range(6)],
         "uniform": [run(seed, 0.4) for seed in range(6)],
     }
-    (test,) = compare(lines, "pncs")
+    (test,) = compare(results(lines))
     assert test.p == test.least_p == pytest.approx(2 / 2**6)
     assert test.difference == pytest.approx(0.125)
 
 
 def test_pairs_are_made_by_seed() -> None:
     lines = {"pncs": [run(0, 0.5), run(2, 0.7)], "uniform": [run(1, 0.9), run(2, 0.4)]}
-    (test,) = compare(lines, "pncs")
+    (test,) = compare(results(lines))
     assert (test.seeds, test.difference) == (1, pytest.approx(0.3))
 
 
 def test_rules_that_never_differ_are_not_told_apart() -> None:
     lines = {name: [run(seed, 0.5) for seed in range(3)] for name in ("pncs", "uniform")}
-    assert compare(lines, "pncs")[0].p == 1.0
+    assert compare(results(lines))[0].p == 1.0
 
 
 def test_converged_is_the_mean_of_the_last_five() -> None:

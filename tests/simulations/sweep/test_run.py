@@ -27,11 +27,10 @@ from pncs_flower.simulations.report.figures import _draw_line
 from pncs_flower.simulations.report.of_sweep import write_report
 from pncs_flower.simulations.run.folder import read_rounds
 from pncs_flower.simulations.sweep import run as sweep_run
-from pncs_flower.simulations.sweep.cell import Cell
+from pncs_flower.simulations.sweep.cell import Cell, Run
 from pncs_flower.simulations.sweep.plan import Report
 from pncs_flower.simulations.sweep.results import read_results
 from pncs_flower.simulations.sweep.run import run_sweep
-from pncs_flower.simulations.sweep.statistics import Run
 from pncs_flower.simulations.sweep.sweep import Sweep
 
 NEEDS_CHROMIUM = pytest.mark.skipif(
