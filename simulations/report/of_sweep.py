@@ -13,14 +13,7 @@ from markupsafe import Markup
 from ..run.early_stopping import LAST
 from ..sweep.cell import Run
 from ..sweep.results import SweepResults
-from ..sweep.statistics import (
-    Comparison,
-    compare,
-    judge,
-    mean_interval,
-    percent,
-    rounds_to_reach,
-)
+from ..sweep.statistics import Comparison, compare, judge, mean_interval, percent, rounds_to_reach
 from .figures import draw_choices, draw_curves, draw_similarities
 from .page import write_csv, write_page
 

@@ -91,7 +91,6 @@ def part_of(sweep: Sweep, only: Sequence[str]) -> Sweep:
             report=Report(),
         )
     lines = {cell.line for cell in part.cells()}
-    if sweep.reference not in lines:
-        return replace(part, report=replace(sweep.report, reference="", claims=()))
-    claims = tuple(claim for claim in sweep.report.claims if set(claim.against) <= lines)
-    return replace(part, report=replace(sweep.report, reference=sweep.reference, claims=claims))
+    reference = sweep.reference if sweep.reference in lines else ""
+    claims = tuple(c for c in sweep.report.claims if {reference, *c.against} <= lines)
+    return replace(part, report=replace(sweep.report, reference=reference, claims=claims))
