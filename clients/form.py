@@ -4,10 +4,12 @@ NumPy would broadcast other shapes: (n, 1) beside (n,) makes n² values. The ser
 update too, but only when the client has been chosen for what its summary seemed to say.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
+
+from pncs_flower.plain_text import first_of
 
 __all__ = ["check_form"]
 
@@ -19,11 +21,11 @@ def check_form(given: ArrayRecord, weights: ArrayRecord, names: Collection[str],
     missing = [repr(name) for name in names if name not in given]
     new = [repr(name) for name in names if name not in weights]
     if missing or new:
-        lacks = [f"it lacks {_some(missing)}"] if missing else []
-        problem = " and ".join(lacks + ([f"{_some(new)} is new"] if new else []))
+        lacks = [f"it lacks {first_of(missing, _SHOWN)}"] if missing else []
+        problem = " and ".join(lacks + ([f"{first_of(new, _SHOWN)} is new"] if new else []))
     else:
         others = ((name, _otherness(given[name], weights[name])) for name in names)
-        problem = _some([f"{name!r} is {other}" for name, other in others if other])
+        problem = first_of([f"{name!r} is {other}" for name, other in others if other], _SHOWN)
     if problem:
         raise ValueError(f"{what} has other arrays than the model that it was sent: {problem}")
 
@@ -53,8 +55,3 @@ def _kind(dtype: str) -> str:
         return np.dtype(dtype).kind
     except TypeError:  # a name of another framework's
         return dtype
-
-
-def _some(texts: Sequence[str]) -> str:
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return ", ".join(texts[:_SHOWN]) + more

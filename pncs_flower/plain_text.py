@@ -2,9 +2,18 @@
 
 import re
 import unicodedata
+from collections.abc import Sequence
 
-__all__ = ["in_one_line", "one_line", "without_colours"]
+__all__ = [
+    "first_of",
+    "in_one_line",
+    "one_line",
+    "plain_reason",
+    "shortened",
+    "without_colours",
+]
 
+_LONGEST_REASON = 400
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
@@ -24,3 +33,24 @@ def in_one_line(text: str) -> str:
 def one_line(error: BaseException) -> str:
     """Return an error's kind and the first line of what it says."""
     return f"{type(error).__name__}: {without_colours(str(error))}".strip().splitlines()[0]
+
+
+def plain_reason(reason: object) -> str:
+    """Return the line of an error that says what happened, without colours and traceback."""
+    lines = [line.strip() for line in without_colours(str(reason or "")).splitlines()]
+    told = [line for line in lines if line] or ["no reason given"]
+    return in_one_line(told[-1][-_LONGEST_REASON:])
+
+
+def shortened(reason: str) -> str:
+    """Return a reason cut to what a record should hold of it: it may quote what a client sent."""
+    if len(reason) <= _LONGEST_REASON:
+        return reason
+    half = _LONGEST_REASON // 2
+    return f"{reason[:half]} ... {reason[-half:]}"
+
+
+def first_of(texts: Sequence[str], most: int) -> str:
+    """Return the first of some texts in one, and how many more there are."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more

@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.common import log
 
 from pncs_flower.files import PARTIAL, naming, write_whole
+from pncs_flower.plain_text import first_of
 
 from .rule import Choice
 
@@ -101,9 +102,7 @@ class RoundRecord:
 
     def line(self) -> str:
         """Return the round in one line, for a log."""
-        chosen = ", ".join(self.chosen[:_SHOWN]) or "nobody"
-        more = len(self.chosen) - _SHOWN
-        parts = [f"Round {self.round}: chosen {chosen}{f' and {more} more' if more > 0 else ''}"]
+        parts = [f"Round {self.round}: chosen {first_of(self.chosen, _SHOWN) or 'nobody'}"]
         if self.asked:
             parts.append(f"{len(self.answered)} of {len(self.asked)} asked answered")
         parts.append(f"{len(self.delivered)} of {len(self.chosen)} chosen delivered")

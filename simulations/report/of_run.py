@@ -10,6 +10,8 @@ from matplotlib.ticker import MaxNLocator
 from rich.filesize import decimal
 from rich.table import Table
 
+from pncs_flower.plain_text import first_of
+
 from ..run.early_stopping import stopped_after
 from ..run.folder import read_rounds, read_summary
 from ..run.settings import SETTINGS
@@ -28,6 +30,7 @@ _FREE, _COOLING, _CHOSEN, _LOST = range(4)
 
 _MAX_ROWS = 12
 _MAX_LABELS = 30
+_SHOWN = 4  # clients in a row of the table
 _LABEL_STEPS = [m * 10**e for e in range(9) for m in (1, 2, 5)]
 
 
@@ -67,8 +70,8 @@ def final_table(path: Path) -> Table:
             str(row["round"]),
             _number(row["accuracy"], ".3f"),
             _number(row["loss"], ".3f"),
-            _few(row["chosen"]),
-            _few(row["cooling"]),
+            first_of(row["chosen"], _SHOWN),
+            first_of(row["cooling"], _SHOWN),
             _number(row["mean_similarity"], "+.3f"),
             f"{sum(row['seconds'].values()):.2f}",
         )
@@ -124,11 +127,6 @@ def _state(client: str, row: Mapping[str, Any]) -> int:
     if client in row["chosen"]:
         return _CHOSEN if client in row["delivered"] else _LOST
     return _COOLING if client in row["cooling"] else _FREE
-
-
-def _few(clients: Sequence[str], most: int = 4) -> str:
-    rest = len(clients) - most
-    return ", ".join(clients[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _number(value: float | None, form: str) -> str:

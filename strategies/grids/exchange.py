@@ -7,7 +7,7 @@ from typing import Any
 from flwr.app import Array, ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
-from pncs_flower.plain_text import in_one_line, without_colours
+from pncs_flower.plain_text import plain_reason
 from pncs_flower.protocol import MARKER, Phase
 
 __all__ = [
@@ -17,12 +17,9 @@ __all__ = [
     "expire",
     "marked",
     "message_like",
-    "plain_reason",
-    "shortened",
     "sort_replies",
 ]
 
-_LONGEST_REASON = 400
 _OF_THE_SERVER = (
     ErrorCode.MESSAGE_UNAVAILABLE,
     ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
@@ -129,18 +126,3 @@ def sort_replies(sent: Iterable[Message], received: Iterable[Message], missing: 
     for node_id in node_of.values():
         replies.failures[node_id] = missing
     return replies
-
-
-def plain_reason(reason: object) -> str:
-    """Return the line of an error that says what happened, without colours and traceback."""
-    lines = [line.strip() for line in without_colours(str(reason or "")).splitlines()]
-    told = [line for line in lines if line] or ["no reason given"]
-    return in_one_line(told[-1][-_LONGEST_REASON:])
-
-
-def shortened(reason: str) -> str:
-    """Return a reason cut to what a record should hold of it: it may quote what a client sent."""
-    if len(reason) <= _LONGEST_REASON:
-        return reason
-    half = _LONGEST_REASON // 2
-    return f"{reason[:half]} ... {reason[-half:]}"

@@ -13,9 +13,10 @@ from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from pncs_flower.plain_text import plain_reason
+
 from .. import timeouts
 from ..errors import DeadWorkerError
-from .exchange import plain_reason
 from .view import GridWrapper
 
 __all__ = ["OpenMessages", "PollingGrid", "is_simulated", "polled"]

@@ -17,8 +17,9 @@ from flwr.app import MetricRecord, RecordDict
 from flwr.common import log
 from flwr.serverapp.strategy import Strategy
 
+from pncs_flower.plain_text import first_of, shortened
+
 from ..base_strategy import unwrap
-from ..grids.exchange import shortened
 from ..rule import Metrics
 
 __all__ = ["ReplyMetrics", "numbers"]
@@ -159,9 +160,7 @@ class ReplyMetrics:
         for case, names in cases.items():
             if not names:
                 continue
-            more = f" and {len(names) - _NAMED} others" if len(names) > _NAMED else ""
-            listed = shortened(", ".join(names[:_NAMED]) + more)
-            notes.append(f"{self._what}: {case}: {listed}")
+            notes.append(f"{self._what}: {case}: {shortened(first_of(names, _NAMED))}")
             if case not in self._told:
                 self._told.add(case)
                 log(WARNING, "%s (in later rounds, only the records say so)", notes[-1])

@@ -10,12 +10,13 @@ from flwr.common import log
 from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.layers import choose_layers, local_change
+from pncs_flower.plain_text import shortened
 from pncs_flower.protocol import SummaryRequest
 from pncs_flower.sketches import parse_sketch
 
 from ..base_strategy import averages_models
 from ..errors import SelectionError
-from ..grids.exchange import shortened, sort_replies
+from ..grids.exchange import sort_replies
 from ..options import SelectionOptions
 from ..record import RoundRecord
 from ..rule import Metrics, Summary

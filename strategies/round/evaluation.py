@@ -6,8 +6,10 @@ from logging import INFO
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
 
+from pncs_flower.plain_text import plain_reason, shortened
+
 from ..base_strategy import least_evaluating, named_base
-from ..grids.exchange import expire, plain_reason, shortened
+from ..grids.exchange import expire
 from ..grids.view import GridView
 from ..replies.metrics import ReplyMetrics
 from .open_round import OpenRound

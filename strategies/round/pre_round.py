@@ -11,9 +11,10 @@ from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
 
+from pncs_flower.plain_text import first_of, shortened
 from pncs_flower.protocol import SUMMARIZE, TICKET, SummaryRequest
 
-from ..grids.exchange import content_bytes, marked, message_like, shortened, sort_replies
+from ..grids.exchange import content_bytes, marked, message_like, sort_replies
 from ..options import SelectionOptions
 from ..record import RoundRecord
 from ..replies.summaries import SummaryDecoder, decode_loss
@@ -121,19 +122,16 @@ class PreRound:
         """Put into a round's record who was asked, what came of it and what it cost."""
         record.asked, record.answered = list(self.candidates), list(self.summaries)
         record.rejected |= self.rejected
-        record.bytes_down["pre-round"], record.bytes_up["pre-round"] = (
-            self.bytes_down,
-            self.bytes_up,
-        )
+        record.bytes_down["pre-round"] = self.bytes_down
+        record.bytes_up["pre-round"] = self.bytes_up
         zeros = [
             client
             for client, summary in self.summaries.items()
             if not any(values.any() for values in summary.values())
         ]
         if zeros:
-            more = f" and {len(zeros) - _NAMED} others" if len(zeros) > _NAMED else ""
             record.notes.append(
-                f"the summary of {', '.join(zeros[:_NAMED])}{more} is all zeros, which says "
+                f"the summary of {first_of(zeros, _NAMED)} is all zeros, which says "
                 "nothing of its data: did it train, and are these layers trained under this name "
                 "(tied weights have two)?"
             )

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from logging import INFO, WARNING
@@ -10,6 +10,7 @@ from logging import INFO, WARNING
 from flwr.common import log
 from flwr.serverapp import Grid
 
+from pncs_flower.plain_text import first_of
 from pncs_flower.protocol import client_order
 
 from .. import timeouts
@@ -24,6 +25,7 @@ from .training import find_message_type
 __all__ = ["Waiting", "meet_clients"]
 
 _LONGEST_TEXT = 600
+_NAMED = 3  # clients in an error
 
 
 def meet_clients(round: OpenRound, roster: Roster, num_selected: int) -> None:
@@ -239,11 +241,13 @@ class Waiting:
             return self._nobody_introduced(waited)
         short = f"{len(clients)} clients take part, but num_selected is {self.num_selected}"
         if len(known) >= self.num_selected:
-            left_out = [key for key in known if key in excluded]
-            refused = [key for key in known if key not in clients and key not in excluded]
+            order = sorted(set(known).difference(clients), key=client_order)
+            left_out = [repr(key) for key in order if key in excluded]
+            refused = [repr(key) for key in order if key not in excluded]
             told = "; ".join(
-                [f"eligible refuses {_some(refused)} (keys are text)"] * bool(refused)
-                + [f"left out for the rest of the run: {_some(left_out)}"] * bool(left_out)
+                [f"eligible refuses {first_of(refused, _NAMED)} (keys are text)"] * bool(refused)
+                + [f"left out for the rest of the run: {first_of(left_out, _NAMED)}"]
+                * bool(left_out)
             )
             remedy = "Have eligible take more of them, or lower" if refused else "Lower"
             return TooFewClientsError(
@@ -273,9 +277,3 @@ class Waiting:
             f"none of the {len(failures)} clients could introduce itself in {waited}{others}; "
             f"{of_one}"
         )
-
-
-def _some(keys: Sequence[str]) -> str:
-    """Return the first of some keys as text."""
-    first = ", ".join(repr(key) for key in sorted(keys, key=client_order)[:3])
-    return first + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pncs_flower.plain_text import one_line, without_colours
+from pncs_flower.plain_text import first_of, one_line, shortened, without_colours
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,15 @@ def test_error_is_one_line(error: Exception, line: str) -> None:
 
 def test_all_of_a_terminals_sequences_go() -> None:
     assert without_colours("\x1b[1;31mred\x1b[0m \x1b[?25lhidden\x1b[ q") == "red hidden"
+
+
+def test_a_long_reason_is_cut_in_the_middle() -> None:
+    assert shortened("short") == "short"
+    assert len(shortened("a" * 10**6 + "b")) < 500
+    assert shortened("a" * 10**6 + "b").endswith("ab")
+
+
+def test_of_many_the_first_are_named_and_the_others_counted() -> None:
+    assert first_of([], 2) == ""
+    assert first_of(["a", "b"], 2) == "a, b"
+    assert first_of(["a", "b", "c"], 2) == "a, b and 1 more"

@@ -6,7 +6,7 @@ from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.server.superlink.linkstate.utils import MESSAGE_UNAVAILABLE_ERROR_REASON
 
 from pncs_flower.simulations.run.in_process import InProcessGrid
-from pncs_flower.strategies.grids.exchange import content_bytes, shortened, sort_replies
+from pncs_flower.strategies.grids.exchange import content_bytes, sort_replies
 
 
 def sent_messages(count: int) -> list[Message]:
@@ -82,12 +82,6 @@ def test_no_error_of_a_node_is_more_than_that_node_s(code):
 def test_text_that_is_not_unicode_is_counted_all_the_same():
     record = ConfigRecord({"\ud800": "\udfff"})
     assert content_bytes(RecordDict({"c": record})) == 6
-
-
-def test_a_long_reason_is_cut_in_the_middle():
-    assert shortened("short") == "short"
-    assert len(shortened("a" * 10**6 + "b")) < 500
-    assert shortened("a" * 10**6 + "b").endswith("ab")
 
 
 def test_bytes_are_those_of_names_and_values():
