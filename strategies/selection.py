@@ -87,11 +87,12 @@ class SelectionStrategy(Strategy):
         self._checks = UpdateChecks(base, self.options, self.history)
         self._evaluations = ReplyMetrics("evaluation", base, self.options.max_weight)
         folder = self.options.checkpoint
-        self._resumption = None if folder is None else Resumption(Path(folder).expanduser())
-        self.listeners: list[RoundListener] = [self._records, Traffic()]
-        if self._resumption is not None:
+        self._loop = Loop()
+        self.listeners: list[RoundListener] = [self._records, self._loop, Traffic()]
+        self._resumption = None
+        if folder is not None:
+            self._resumption = Resumption(Path(folder).expanduser(), self._loop)
             self.listeners.insert(0, self._resumption)  # the round before, as it was left
-        self._rounds_before = 0  # this start: Flower's loop counts from 1
         self._timeout: float | None = None  # of `start`: a wrapper's loop has its own
         self._open: OpenRound | None = None
 
@@ -126,26 +127,23 @@ class SelectionStrategy(Strategy):
             )
         self._asking.last_round = num_rounds
         self._timeout = timeout
-        loop = Loop(partial(super().start, polled(grid), timeout=timeout, **further))
-        self.listeners.append(loop)
+        self._loop.result.arrays = initial_arrays
         result = self._run(
-            loop if self._resumption is None else partial(self._resumption.run, self, loop),
-            initial_arrays=initial_arrays,
+            self._loop.run if self._resumption is None else partial(self._resumption.run, self),
+            start=partial(super().start, polled(grid), timeout=timeout, **further),
             num_rounds=num_rounds,
             train_config=train_config,
             evaluate_config=evaluate_config,
             evaluate_fn=naming_round("evaluate_fn", evaluate_fn),
             should_stop=naming_round("should_stop", should_stop),
         )
-        if not result.arrays:  # Flower forgets the model if no round gave a new one
-            result.arrays = initial_arrays
         self._records.write()  # of its last checkpoint, there may be something to say
         return result
 
     @heard
-    def _run(self, loop: Callable[..., Result], **arguments: Any) -> Result:
+    def _run(self, run: Callable[..., Result], **arguments: Any) -> Result:
         self._records.prepare()
-        return loop(**arguments)
+        return run(**arguments)
 
     @heard
     def configure_train(
@@ -193,7 +191,7 @@ class SelectionStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> OpenRound:
         """Open a round; what cannot work is an error before anybody trains."""
-        record = RoundRecord(server_round + self._rounds_before, rule=str(self.rule))
+        record = RoundRecord(server_round + self._loop.done, rule=str(self.rule))
         for listener in self.listeners:
             listener.opened(record, arrays)
         self._open = OpenRound(
@@ -210,7 +208,7 @@ class SelectionStrategy(Strategy):
         return self._open
 
     def _current(self, server_round: int) -> OpenRound:
-        number = server_round + self._rounds_before
+        number = server_round + self._loop.done
         if self._open is None or self._open.number != number:
             raise SelectionError(f"round {number} was not configured by this strategy")
         return self._open
@@ -270,7 +268,7 @@ class SelectionStrategy(Strategy):
     def restore_history(self, records: list[RoundRecord]) -> None:
         """Take up the records of rounds already done; the file then holds these and no others."""
         self._records.replace(records)
-        self._rounds_before = len(records)
+        self._loop.done = len(records)
 
     if not TYPE_CHECKING:  # else a type checker would take any name for an attribute
 

@@ -45,51 +45,69 @@ class _StopError(Exception):
 
 
 class Loop(RoundListener):
-    """Flower's ``start``, which takes ``should_stop`` also where Flower's own does not.
+    """Flower's loop of rounds, over a whole run: after a restart, Flower counts from 1 again.
 
-    Flower asks after each round since 1.43. An older loop is left from within the evaluation on
-    the server, which is the last thing that it does in a round.
+    Flower asks ``should_stop`` after each round since 1.43. An older loop is left from within the
+    evaluation on the server, which is the last thing that it does in a round.
     """
 
-    def __init__(self, start: Callable[..., Result]) -> None:
-        self._start = start
-        self._result = Result()
+    def __init__(self) -> None:
+        self.result = Result()  # of the whole run, so far
+        self.done = 0  # rounds before this start
+        self.stopped = False  # by should_stop
 
-    def __call__(
+    def run(
         self,
-        *,
+        start: Callable[..., Result],
+        num_rounds: int,
         evaluate_fn: EvaluateFunction | None,
         should_stop: ShouldStop | None,
         **arguments: Any,
     ) -> Result:
-        """Run the rounds; see Flower's ``start``, which gets all arguments."""
-        if should_stop is None:
-            return self._start(evaluate_fn=evaluate_fn, **arguments)
-        if takes(self._start, "should_stop"):
-            return self._start(evaluate_fn=evaluate_fn, should_stop=should_stop, **arguments)
-        self._result = result = Result(arrays=arguments["initial_arrays"])
+        """Run the rounds that are left, by Flower's ``start``, which gets all further arguments."""
+        flower_asks = takes(start, "should_stop")
+        leaves = should_stop is not None and not flower_asks
+        by_round = self.result.evaluate_metrics_serverapp
 
         def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord | None:
-            metrics = None if evaluate_fn is None else evaluate_fn(number, arrays)
+            if number == 0 and self.done:
+                return by_round.get(self.done)  # done before
+            metrics = None if evaluate_fn is None else evaluate_fn(number + self.done, arrays)
             if metrics is not None:
-                result.evaluate_metrics_serverapp[number] = metrics
-            result.arrays = arrays
-            if number and should_stop(number, result):
+                by_round[number + self.done] = metrics
+            if number and leaves and stops(number, Result(arrays)):
                 raise _StopError
             return metrics
 
+        def stops(number: int, result: Result) -> bool:
+            if result.arrays:
+                self.result.arrays = result.arrays
+            done = number + self.done
+            self.stopped = should_stop is not None and bool(should_stop(done, self.result))
+            return self.stopped
+
+        if should_stop is not None and flower_asks:
+            arguments["should_stop"] = stops
         try:
-            return self._start(evaluate_fn=evaluate, **arguments)
+            result = start(
+                initial_arrays=self.result.arrays,
+                num_rounds=num_rounds - self.done,
+                evaluate_fn=evaluate if evaluate_fn is not None or leaves else None,
+                **arguments,
+            )
         except _StopError:
             log(INFO, "Stopped early, as should_stop asked.")
-            return result
+            return self.result
+        # Flower forgets the model if no round gave a new one.
+        result.arrays = self.result.arrays = result.arrays or self.result.arrays
+        return result
 
     def closed(self, record: RoundRecord, metrics: MetricRecord | None) -> None:
-        """Keep a round's aggregated training metrics, for who decides whether to stop."""
+        """Keep a round's aggregated training metrics."""
         if metrics is not None:
-            self._result.train_metrics_clientapp[record.round] = metrics
+            self.result.train_metrics_clientapp[record.round] = metrics
 
     def evaluated(self, record: RoundRecord, metrics: MetricRecord | None) -> None:
-        """Keep a round's aggregated metrics of the clients' evaluation, for the same."""
+        """Keep a round's aggregated metrics of the clients' evaluation."""
         if metrics is not None:
-            self._result.evaluate_metrics_clientapp[record.round] = metrics
+            self.result.evaluate_metrics_clientapp[record.round] = metrics

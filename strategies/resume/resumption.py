@@ -3,19 +3,18 @@
 import json
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.common import log
 from flwr.serverapp.strategy import Result
 
 from ..errors import SelectionError, UnsavableError
 from ..record import RoundListener, RoundRecord
-from ..stopping import EvaluateFunction, ShouldStop
+from ..stopping import EvaluateFunction, Loop, ShouldStop
 from .checkpoint import Checkpoint, CheckpointFolder
 from .remembered import Remembered, encoded
 from .settings import Resumable, check_same, settings_of, survey
@@ -29,45 +28,38 @@ _METRICS = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_m
 
 
 class Resumption(RoundListener):
-    """Saves a run after each round, and starts it where a killed one stopped.
+    """Saves a run after each round, and starts it where a killed one stopped."""
 
-    Flower's loop counts from 1, so after a restart its rounds are shifted by those already done.
-    """
-
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, loop: Loop) -> None:
         self._folder = CheckpointFolder(folder)
+        self._loop = loop
         self._strategy: Resumable | None = None
         self._remembered = Remembered()
         self._about: dict[str, Any] = {}
         self._configs: dict[str, ConfigRecord] = {}
-        self._result = Result()  # of the whole run, so far
-        self._offset = 0  # rounds done before this start
         self._saved = 0  # rounds whose lines are beside the checkpoints
-        self._stopped = False  # by should_stop
 
     def run(
         self,
         strategy: Resumable,
-        loop: Callable[..., Result],
-        initial_arrays: ArrayRecord,
+        start: Callable[..., Result],
         num_rounds: int,
         train_config: ConfigRecord | None,
         evaluate_config: ConfigRecord | None,
         evaluate_fn: EvaluateFunction | None,
         should_stop: ShouldStop | None,
     ) -> Result:
-        """Run Flower's loop for the rounds not done yet, and return the result of the whole run."""
-        self._strategy = strategy
+        """Run the rounds not done yet, and return the result of the whole run."""
+        loop, self._strategy = self._loop, strategy
         # A base strategy may change them from round to round, so they are saved too.
         self._configs = {
             "train_config": ConfigRecord() if train_config is None else train_config,
             "evaluate_config": ConfigRecord() if evaluate_config is None else evaluate_config,
         }
         self._remembered = Remembered(strategy.base, strategy.rule)
-        settings = settings_of(strategy, initial_arrays, self._configs)
+        settings = settings_of(strategy, loop.result.arrays, self._configs)
         settings |= self._remembered.attributes()
         self._about = survey(settings, self._remembered.there)
-        self._result = Result(arrays=initial_arrays)
         with self._folder.held():
             saved = self._folder.load()
             if saved is not None:
@@ -75,29 +67,19 @@ class Resumption(RoundListener):
             else:
                 # A run that was killed before its first checkpoint may have written a record.
                 strategy.restore_history([])
-            if self._stopped and should_stop is not None:
-                log(INFO, "The run was stopped early after round %d, and stays so.", self._offset)
-                return self._result
-            self._stopped = False
+            if loop.stopped and should_stop is not None:
+                log(INFO, "The run was stopped early after round %d, and stays so.", loop.done)
+                return loop.result
+            loop.stopped = False
             self._say_what_is_left(num_rounds)
             self._encoded(strategy)  # or say now that it cannot be saved
-            if self._offset >= num_rounds:
-                return self._result
-            result = loop(
-                initial_arrays=self._result.arrays,
-                num_rounds=num_rounds - self._offset,
-                evaluate_fn=evaluate_fn and partial(self._evaluate, evaluate_fn),
-                should_stop=should_stop and partial(self._should_stop, should_stop),
-                **self._configs,
-            )
-            if result.arrays:
-                self._result.arrays = result.arrays
-            done = strategy.history[-1].round if self._stopped else num_rounds
-            self._save(strategy, done, last=True)
-            return self._result
+            if loop.done < num_rounds:
+                loop.run(start, num_rounds, evaluate_fn, should_stop, **self._configs)
+                self._save(strategy, strategy.history[-1].round, last=True)
+            return loop.result
 
     def _say_what_is_left(self, num_rounds: int) -> None:
-        done = self._offset
+        done = self._loop.done
         if 0 < done < num_rounds:
             log(INFO, "Going on after round %d of %d.", done, num_rounds)
         elif 0 < done == num_rounds:
@@ -117,42 +99,14 @@ class Resumption(RoundListener):
                 "a checkpoint needs the strategy's own start(): a wrapper around it would lose its "
                 "state. Make the selection strategy the outermost, and wrap its base"
             )
-        self._result.arrays = arrays
+        self._loop.result.arrays = arrays
         self._save(self._strategy, record.round - 1)
-
-    def closed(self, record: RoundRecord, metrics: MetricRecord | None) -> None:
-        """Keep a round's aggregated training metrics for the result of the whole run."""
-        if metrics is not None:
-            self._result.train_metrics_clientapp[record.round] = metrics
-
-    def evaluated(self, record: RoundRecord, metrics: MetricRecord | None) -> None:
-        """Keep a round's aggregated evaluation metrics for the result of the whole run."""
-        if metrics is not None:
-            self._result.evaluate_metrics_clientapp[record.round] = metrics
-
-    def _evaluate(
-        self, evaluate_fn: EvaluateFunction, loop_round: int, arrays: ArrayRecord
-    ) -> MetricRecord | None:
-        by_round = self._result.evaluate_metrics_serverapp
-        if loop_round == 0 and self._offset:
-            return by_round.get(self._offset)  # done before
-        metrics = evaluate_fn(loop_round + self._offset, arrays)
-        if metrics is not None:
-            by_round[loop_round + self._offset] = metrics
-        return metrics
-
-    def _should_stop(self, should_stop: ShouldStop, loop_round: int, result: Result) -> bool:
-        """Ask with the rounds and the result of the whole run."""
-        if result.arrays:
-            self._result.arrays = result.arrays
-        self._stopped = bool(should_stop(loop_round + self._offset, self._result))
-        return self._stopped
 
     def _save(self, strategy: Resumable, number: int, last: bool = False) -> None:
         """Save the run after a round; a full disk costs the checkpoint, but not the run."""
-        if number <= self._offset:
+        if number <= self._loop.done:
             return  # saved before, or nothing has happened yet
-        about = {**self._about, "round": number, "stopped": self._stopped}
+        about = {**self._about, "round": number, "stopped": self._loop.stopped}
         try:
             nodes, arrays = self._encoded(strategy)
             lines = [self._line(record) for record in strategy.history[self._saved :]]
@@ -176,7 +130,7 @@ class Resumption(RoundListener):
         encoder = Encoder(self._remembered.there)
         attributes = self._remembered.attributes()
         nodes = {name: encoded(encoder, value, name) for name, value in attributes.items()}
-        values = (self._result.arrays, self._configs, strategy.state())
+        values = (self._loop.result.arrays, self._configs, strategy.state())
         nodes |= {name: encoder.encode(v, name) for name, v in zip(_STATE, values, strict=True)}
         encoder.check()
         return nodes, encoder.arrays
@@ -188,8 +142,7 @@ class Resumption(RoundListener):
         decoder = Decoder(saved.arrays, remembered.there)
         values = {name: decoder.decode(node) for name, node in about["state"].items()}
         model, configs, state = (values.pop(name) for name in _STATE)
-        self._offset, self._stopped = about["round"], about["stopped"]
-        self._result = Result(arrays=model)
+        self._loop.result.arrays, self._loop.stopped = model, about["stopped"]
         records = [self._read_line(line) for line in saved.lines]
         self._saved = len(records)
         strategy.restore(state)
@@ -202,7 +155,7 @@ class Resumption(RoundListener):
     def _line(self, record: RoundRecord) -> str:
         """Return what is kept of a round: its record, and what its metrics were."""
         numbers = (0, 1) if record.round == 1 else (record.round,)
-        metrics = {name: getattr(self._result, name) for name in _METRICS}
+        metrics = {name: getattr(self._loop.result, name) for name in _METRICS}
         kept = {name: {n: of[n] for n in numbers if n in of} for name, of in metrics.items()}
         encoder = Encoder()
         node = encoder.encode(kept, "the metrics")
@@ -214,5 +167,5 @@ class Resumption(RoundListener):
         """Take up what was kept of a round."""
         kept = json.loads(line)
         for name, by_round in Decoder({}).decode(kept["metrics"]).items():
-            getattr(self._result, name).update(by_round)
+            getattr(self._loop.result, name).update(by_round)
         return RoundRecord(**kept["record"])
