@@ -1,9 +1,9 @@
 """A layer is a module: the arrays that share a name up to the last dot."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+from flwr.app import ArrayRecord
 
 __all__ = ["choose_layers", "group_layers", "local_change"]
 
@@ -37,18 +37,8 @@ def _is_floating(dtype: str) -> bool:
         return False
 
 
-class Described(Protocol):
-    """An array of which the dtype and the shape are known, such as Flower's `Array`."""
-
-    @property
-    def dtype(self) -> str: ...
-
-    @property
-    def shape(self) -> Sequence[int]: ...
-
-
 def choose_layers(
-    arrays: Mapping[str, Described], layers: Sequence[str] | None = None
+    arrays: ArrayRecord, layers: Sequence[str] | None = None
 ) -> dict[str, tuple[str, ...]]:
     """Return the layers (all if None) with their arrays, of those that have a gradient."""
     known = group_layers(

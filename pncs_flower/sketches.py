@@ -1,6 +1,7 @@
 """Sketches: the small summary of a layer that a client sends in the pre-round."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -72,16 +73,12 @@ class CoordinateShare(Sketch):
     def of_model(self, sizes: Collection[int], update_bytes: int, framing: int = 0) -> Coordinates:
         """Return the largest sketch within the part of an update, for layers of these sizes."""
         room = update_bytes * self.percent // 100 - framing
+        counts = range(_LEAST_SHARE + 1, max(sizes, default=0) + 1)
 
-        def fits(count: int) -> bool:
-            sketch = Coordinates(count, self.wire)
-            return sum(map(sketch.num_bytes, sizes)) <= room
+        def num_bytes(count: int) -> int:
+            return sum(map(Coordinates(count, self.wire).num_bytes, sizes))
 
-        least, most = _LEAST_SHARE, max(sizes, default=0)
-        while least < most:
-            middle = (least + most + 1) // 2
-            least, most = (middle, most) if fits(middle) else (least, middle - 1)
-        return Coordinates(least, self.wire)
+        return Coordinates(_LEAST_SHARE + bisect_right(counts, room, key=num_bytes), self.wire)
 
     def _of_layer(self, num_values: int) -> Coordinates:
         """Take a layer sketched by itself for a model of that layer, in float32."""

@@ -1,5 +1,7 @@
 """What several rules ask for, and whom."""
 
+from dataclasses import dataclass
+
 from pncs_flower.protocol import SummaryKind, SummaryRequest, client_order
 from pncs_flower.sketches import parse_sketch
 
@@ -9,12 +11,14 @@ from .rule import Round, SelectionRule, replaced
 __all__ = ["SketchRule", "check_candidates", "longest_unasked"]
 
 
+@dataclass(frozen=True)
 class SketchRule(SelectionRule):
-    """A rule that asks for a sketch of the gradient or of the local update; it has these fields."""
+    """A rule that asks for a sketch of the gradient or of the local update."""
 
-    sketch: str
-    layers: tuple[str, ...] | None
-    summary: SummaryKind
+    num_selected: int = 2
+    sketch: str = "count:256"
+    layers: tuple[str, ...] | None = None
+    summary: SummaryKind = "update"
 
     def __post_init__(self) -> None:
         replaced(self, sketch=parse_sketch(self.sketch).spec, layers=check_layers(self.layers))

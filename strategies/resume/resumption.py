@@ -106,7 +106,7 @@ class Resumption(RoundListener):
         """Save the run after a round; a full disk costs the checkpoint, but not the run."""
         if number <= self._loop.done:
             return  # saved before, or nothing has happened yet
-        about = {**self._about, "round": number, "stopped": self._loop.stopped}
+        about = {**self._about, "stopped": self._loop.stopped}
         try:
             nodes, arrays = self._encoded(strategy)
             lines = [self._line(record) for record in strategy.history[self._saved :]]

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from pncs_flower.protocol import SummaryKind
 from pncs_flower.rows import Rows
 from pncs_flower.sketches import parse_sketch
 
@@ -60,10 +59,6 @@ def facility_location(
 class DivFLRule(SketchRule):
     """See `DivFL`; if stale, it remembers each client's last summary, and who owes a new one."""
 
-    num_selected: int = 2
-    sketch: str = "count:256"
-    layers: tuple[str, ...] | None = None
-    summary: SummaryKind = "update"
     stochastic: bool = False
     sample_share: float = 0.1
     stale: bool = False

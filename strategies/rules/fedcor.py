@@ -34,19 +34,16 @@ class Schedule:
     """When FedCor learns, and how fast it forgets."""
 
     warm_up: int  # first rounds with uniform selection, after which the process is fitted
-    interval: int  # rounds from one later sample of loss changes to the next
+    # Rounds from one later sample of loss changes to the next; a round that is sampled selects
+    # uniformly, so with fewer than 2 none would be left to choose in.
+    interval: int
     annealing: float  # factor of a score for each selection since the last fit (beta)
     discount: float  # factor of a sample's weight for each round of its age (gamma)
 
     def __post_init__(self) -> None:
         check_whole(least=0, warm_up=self.warm_up)
-        check_whole(interval=self.interval)
+        check_whole(least=2, interval=self.interval)
         check_factor(annealing=self.annealing, discount=self.discount)
-        if self.interval < 2:
-            raise ValueError(
-                f"interval is {self.interval}, but must be at least 2 rounds: the round that is "
-                "sampled selects uniformly"
-            )
 
     def samples(self, number: int) -> bool:
         """Return whether a round selects uniformly, to see how the losses change by it."""
@@ -130,7 +127,9 @@ class FedCorRule(SelectionRule):
         embeddings = dict(state["embeddings"])
         for client in now.clients:
             if client not in embeddings:
-                embeddings[client] = _first_embedding(now.seed, client)
+                # By its key, so that a client that joins later changes nobody else's.
+                draw = generator(now.seed, "fedcor embedding", client).normal(size=_DIMENSION)
+                embeddings[client] = draw / math.sqrt(_DIMENSION)
         samples = list(state["samples"])
         if changes and schedule.samples(last_round):
             samples.append((last_round, changes))
@@ -190,12 +189,6 @@ def greedy(
         left.remove(best)
         chosen.append(best)
     return chosen
-
-
-def _first_embedding(seed: int, client: str) -> np.ndarray:
-    """Draw by the client's key, so that a client that joins later changes nobody else's."""
-    draw = generator(seed, "fedcor embedding", client).normal(size=_DIMENSION)
-    return np.asarray(draw / math.sqrt(_DIMENSION))
 
 
 class FedCor(RuleStrategy):

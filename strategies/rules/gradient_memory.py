@@ -6,7 +6,6 @@ from typing import Literal
 
 import numpy as np
 
-from pncs_flower.protocol import SummaryKind
 from pncs_flower.randomness import derive_seed
 from pncs_flower.sketches import parse_sketch
 from pncs_flower.subset import nearest_mean_subset
@@ -24,10 +23,6 @@ __all__ = ["GradientMemory", "GradientMemoryRule"]
 class GradientMemoryRule(SketchRule):
     """See `GradientMemory`; it remembers R, and each client's last sketch."""
 
-    num_selected: int = 2
-    sketch: str = "count:256"
-    layers: tuple[str, ...] | None = None
-    summary: SummaryKind = "update"
     normalize: bool = False
     forgetting: float = 1.0
     weights: Literal["examples", "uniform"] = "examples"
@@ -61,6 +56,7 @@ class GradientMemoryRule(SketchRule):
         fresh = {client: self._vector(summary) for client, summary in summaries.items()}
         # A client that has left keeps its row, in case it comes back, but does not count.
         table = {**state["table"], **fresh}
+        after = {**state, "table": table}
         known = [client for client in now.available if client in table]
         # Clients nobody knows yet fill up what is missing, the longest waiting first.
         unknown = [client for client in now.available if client not in table]
@@ -69,36 +65,34 @@ class GradientMemoryRule(SketchRule):
         if size:
             indices, optimal = nearest_mean_subset(
                 np.stack([table[client] for client in known]),
-                self._wanted(state["residual"], table, now),
+                self._wanted(after, now),
                 size,
                 weights=self._weights(known, now),
                 seed=derive_seed(now.seed, "subset search", now.number),
             )
             chosen = [*(known[index] for index in indices), *chosen]
-        return Choice(tuple(chosen), optimal=optimal, state={**state, "table": table})
+        return Choice(tuple(chosen), optimal=optimal, state=after)
 
     def observe(self, state: RuleState, now: Round, delivered: Mapping[str, Metrics]) -> RuleState:
         """Add the mean of all to the residual and take out what was applied."""
         table = state["table"]
         if table.keys().isdisjoint(now.clients):
             return state
-        residual = self._wanted(state["residual"], table, now)
+        residual = self._wanted(state, now)
         applied = [client for client in delivered if client in table]
         if applied:
-            residual = residual - self._mean(applied, table, now)
+            residual = residual - self._mean(applied, state, now)
         return {**state, "residual": residual}
 
-    def _wanted(
-        self, residual: np.ndarray, table: Mapping[str, np.ndarray], now: Round
-    ) -> np.ndarray:
+    def _wanted(self, state: RuleState, now: Round) -> np.ndarray:
         """Return what is left over and the mean of all clients known."""
-        mean = self._mean([client for client in now.clients if client in table], table, now)
+        residual, known = state["residual"], [c for c in now.clients if c in state["table"]]
+        mean = self._mean(known, state, now)
         return self.forgetting * residual + mean if len(residual) else mean
 
-    def _mean(
-        self, clients: Sequence[str], table: Mapping[str, np.ndarray], now: Round
-    ) -> np.ndarray:
-        return np.asarray(self._weights(clients, now) @ np.stack([table[c] for c in clients]))
+    def _mean(self, clients: Sequence[str], state: RuleState, now: Round) -> np.ndarray:
+        vectors = np.stack([state["table"][client] for client in clients])
+        return np.asarray(self._weights(clients, now) @ vectors)
 
     def _vector(self, summary: Summary) -> np.ndarray:
         vector = np.concatenate([np.asarray(v, np.float64) for v in summary.values()])

@@ -11,12 +11,11 @@ import numpy as np
 from flwr.serverapp.strategy import Strategy
 
 from pncs_flower import least_aligned_subset
-from pncs_flower.protocol import SummaryKind
 from pncs_flower.randomness import derive_seed
 from pncs_flower.similarity import Form, check_parameters, layered_cosine
 from pncs_flower.sketches import parse_sketch
 
-from ..checks import check_flags, check_not_negative, check_whole
+from ..checks import check_flags, check_not_negative
 from ..replies.aggregation import check_averages
 from ..rule import Choice, Round, RuleState, Summary, replaced
 from ..rule_strategy import RuleStrategy
@@ -32,12 +31,9 @@ SMALL = "coordinates:5%@int8"
 class PNCSRule(SketchRule):
     """Choose the subset of least mean similarity; see `PNCS`. It remembers nothing."""
 
-    num_selected: int = 2
+    sketch: str = SMALL
     p: float = 4
     form: Form = "squared"
-    sketch: str = SMALL
-    layers: tuple[str, ...] | None = None
-    summary: SummaryKind = "update"
     layer_weights: Mapping[str, float] | tuple[tuple[str, float], ...] | None = None
     num_candidates: int | None = field(default=None, metadata={"name": "candidates"})
     per_layer: bool = False
@@ -54,7 +50,6 @@ class PNCSRule(SketchRule):
                 "layer_weights are given and per_layer is True, but weights are for the average "
                 "over layers that per_layer does not take: leave one of them out"
             )
-        check_whole(num_selected=self.num_selected)
         if self.num_candidates is not None:
             check_candidates(self.num_candidates, self.num_selected, ", or leave it out to ask all")
 
@@ -81,8 +76,7 @@ class PNCSRule(SketchRule):
     def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
         """Choose the subset that is least alike, or that of each layer."""
         clients, seed = list(summaries), derive_seed(now.seed, "subset search", now.number)
-        separate = self.similarities(summaries) if self.per_layer else {}
-        alike = separate or {"": self.similarity(summaries)}
+        alike = self.similarities(summaries) if self.per_layer else {"": self.similarity(summaries)}
         subsets = {
             layer: least_aligned_subset(similarity, now.num_selected, seed=seed)
             for layer, similarity in alike.items()
@@ -95,8 +89,8 @@ class PNCSRule(SketchRule):
             tuple(dict.fromkeys(chain.from_iterable(chosen.values()))),
             mean_similarity=fmean(subset.mean_similarity for subset in subsets.values()),
             optimal=all(subset.optimal for subset in subsets.values()),
-            by_layer=chosen if separate else {},
-            similarity=None if separate else (clients, alike[""]),
+            by_layer=chosen if self.per_layer else {},
+            similarity=None if self.per_layer else (clients, alike[""]),
         )
 
 
