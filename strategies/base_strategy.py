@@ -6,17 +6,14 @@ from logging import WARNING
 
 from flwr.app import Message
 from flwr.common import log
-from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.serverapp.strategy import Strategy
 
-from .errors import SelectionError, TooFewClientsError, named
+from .errors import SelectionError, named
 
 __all__ = [
-    "averages_models",
     "check_base",
-    "check_evaluation",
     "check_limits",
     "hint_at_attribute",
-    "joins_bytes",
     "least_evaluating",
     "named_base",
     "same_for_all",
@@ -86,17 +83,6 @@ def least_evaluating(base: Strategy) -> int:
     return max((getattr(each, "min_evaluate_nodes", 0) for each in evaluating), default=0)
 
 
-def check_evaluation(base: Strategy, num_clients: int) -> None:
-    """Refuse a base strategy that would wait for more clients to evaluate than there are."""
-    least = least_evaluating(base)
-    if least > num_clients:
-        raise TooFewClientsError(
-            f"{type(base).__name__} evaluates on min_evaluate_nodes = {least} clients, but "
-            f"{num_clients} take part. Use min_evaluate_nodes={num_clients} or "
-            "fraction_evaluate=0.0"
-        )
-
-
 def unwrap(strategy: object) -> Iterator[Strategy]:
     """Yield a strategy and those that it wraps; Flower's wrappers keep theirs in `strategy`."""
     while isinstance(strategy, Strategy):
@@ -111,17 +97,6 @@ def hint_at_attribute(base: object, name: str) -> str:
             where = ".".join(["base", *["strategy"] * depth])
             return f", but its {type(strategy).__name__} has: use strategy.{where}.{name}"
     return ""
-
-
-def joins_bytes(base: Strategy) -> bool:
-    """Tell whether a base strategy may join arrays of bytes: whether it takes no weighted mean."""
-    *_, inner = unwrap(base)
-    return type(inner).aggregate_train is not FedAvg.aggregate_train
-
-
-def averages_models(base: Strategy) -> bool:
-    """Tell whether a base strategy is one of Flower's own, which all take models from clients."""
-    return all(type(strategy).__module__.startswith("flwr.") for strategy in unwrap(base))
 
 
 def same_for_all(messages: list[Message], base: Strategy) -> Message:

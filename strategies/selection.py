@@ -155,7 +155,7 @@ class SelectionStrategy(Strategy):
         self._selector.open(round, self._roster)
         if round.pre_round is not None:
             first = round.plan.now.available[: self.rule.num_selected]
-            templates = training.configure(round, first)
+            templates = training.configure(round, round.nodes(first).values())
             if not templates:  # the base strategy does not train in this round
                 return training.send(round, [])
             self._asking.ask(round, same_for_all(templates, self.base))
@@ -165,7 +165,7 @@ class SelectionStrategy(Strategy):
         for listener in self.listeners:
             listener.chosen(round.record, choice)
         if round.pre_round is None:
-            templates = training.configure(round, choice.clients)
+            templates = training.configure(round, round.nodes(choice.clients).values())
         return training.send(round, templates)
 
     @heard

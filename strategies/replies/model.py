@@ -7,9 +7,9 @@ from functools import cache
 import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.serverapp import strategy as flower
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import FedAvg, Strategy
 
-from ..base_strategy import joins_bytes, unwrap
+from ..base_strategy import unwrap
 from .arrays import KINDS, NUMPY, read_array
 
 __all__ = ["Model", "OtherUpdateError"]
@@ -25,8 +25,10 @@ class Model:
     def __init__(self, weights: ArrayRecord, base: Strategy) -> None:
         self.weights = weights
         self.forms = {name: _form(name, array) for name, array in weights.items()}
-        # Bytes of a model that is nothing else, where the base strategy joins them.
-        self._grows = joins_bytes(base) and all(
+        # Bytes of a model that is nothing else, where the base strategy takes no mean of them.
+        *_, inner = unwrap(base)
+        joins = type(inner).aggregate_train is not FedAvg.aggregate_train
+        self._grows = joins and all(
             dtype == np.uint8 and len(shape) == 1 for dtype, shape in self.forms.values()
         )
         bagging = getattr(flower, "FedXgbBagging", ())  # younger than the oldest release of Flower

@@ -14,7 +14,7 @@ from pncs_flower.plain_text import shortened
 from pncs_flower.protocol import SummaryRequest
 from pncs_flower.sketches import parse_sketch
 
-from ..base_strategy import averages_models
+from ..base_strategy import unwrap
 from ..errors import SelectionError
 from ..grids.exchange import sort_replies
 from ..options import SelectionOptions
@@ -127,7 +127,8 @@ class UpdateChecks:
 
         Flower's own strategies all take models, so there it is the clients that are at fault.
         """
-        if averages_models(self._base) or any(record.delivered for record in self._history):
+        of_flower = all(type(each).__module__.startswith("flwr.") for each in unwrap(self._base))
+        if of_flower or any(record.delivered for record in self._history):
             return
         self._other_forms |= {
             client: shortened(str(error))

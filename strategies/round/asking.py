@@ -148,8 +148,8 @@ def _guess_next_content(
     for name, record in content.items():
         if isinstance(record, ArrayRecord) and record == before:
             following[name] = after
-        elif isinstance(record, ConfigRecord) and isinstance(record.get(_ROUND), int):
-            following[name] = ConfigRecord({**record, _ROUND: int(str(record[_ROUND])) + 1})
+        elif isinstance(record, ConfigRecord) and isinstance(number := record.get(_ROUND), int):
+            following[name] = ConfigRecord({**record, _ROUND: number + 1})
         else:
             following[name] = record
     return following

@@ -31,7 +31,6 @@ def choose(round: OpenRound, selector: "Selector", history: Sequence[RoundRecord
         answered = len(selector.offered(plan, round.summaries))
         if plan.candidates and answered < round.options.min_summaries:
             choice = _without_summaries(round, answered, history)
-            selector.note_asked(plan)
         else:
             choice = selector.choose(plan, round.summaries)
             if len(choice.clients) < selector.rule.num_selected:
@@ -193,10 +192,6 @@ class Selector:
             )
         return asked
 
-    def note_asked(self, plan: Plan) -> None:
-        """Note whom the round has asked, whether or not they answered; `choose` does it too."""
-        self._memory.last_asked |= dict.fromkeys(plan.candidates, plan.now.number)
-
     def offered(self, plan: Plan, answered: Collection[str]) -> tuple[str, ...]:
         """Return who can be chosen: of those asked, if any were, only who answered."""
         asked = set(plan.candidates)
@@ -210,7 +205,6 @@ class Selector:
 
     def choose(self, plan: Plan, summaries: Mapping[str, Summary]) -> Choice:
         """Have the rule choose, among those that answered if any were asked."""
-        self.note_asked(plan)
         offered = self.offered(plan, summaries)
         number = min(plan.now.num_selected, len(offered))
         now = replace(plan.now, available=offered, num_selected=number, asked=plan.candidates)
@@ -244,8 +238,9 @@ class Selector:
         )
 
     def observe(self, plan: Plan, chosen: Iterable[str], delivered: Mapping[str, Metrics]) -> None:
-        """Take note of who was chosen, and of those whose update was used: only they cool down."""
+        """Note who was asked and chosen, and whose update was used: only they cool down."""
         memory = self._memory
+        memory.last_asked |= dict.fromkeys(plan.candidates, plan.now.number)
         memory.last_chosen |= dict.fromkeys(chosen, plan.now.number)
         self._queue.push(delivered, plan.now.number)
         sizes = {client: metrics.get(NUM_EXAMPLES, 0) for client, metrics in delivered.items()}

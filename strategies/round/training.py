@@ -21,15 +21,18 @@ from .open_round import OpenRound
 __all__ = ["close", "configure", "find_message_type", "receive", "send", "stop_after_empty_rounds"]
 
 
-def configure(round: OpenRound, clients: Iterable[str]) -> list[Message]:
-    """Have the base strategy make its training messages for these clients.
+def configure(round: OpenRound, node_ids: Iterable[int]) -> list[Message]:
+    """Have the base strategy make its training messages for these nodes.
 
     Once in a round: a base strategy may decay a learning rate or charge a privacy budget when
     it is called, so it must not be called for the pre-round and again for training.
     """
-    node_ids = list(round.nodes(clients).values())
     if not round.configured:
-        return _configured(round, node_ids)
+        view = GridView(round.grid, node_ids)
+        with named_base("configure_train", round.base, round.number):
+            messages = round.base.configure_train(round.number, round.arrays, round.config, view)
+            round.configured = list(messages)
+        return round.configured
     # Made before the clients were known, to know the type of the messages.
     template = same_for_all(round.configured, round.base)
     return [message_like(template, node_id, template.content) for node_id in node_ids]
@@ -37,15 +40,8 @@ def configure(round: OpenRound, clients: Iterable[str]) -> list[Message]:
 
 def find_message_type(round: OpenRound, node_ids: list[int]) -> str:
     """Return the type of the base strategy's messages, which it makes for this round."""
-    round.configured = _configured(round, node_ids)
-    types = {message.metadata.message_type for message in round.configured}
+    types = {message.metadata.message_type for message in configure(round, node_ids)}
     return min(types, default=MessageType.TRAIN)
-
-
-def _configured(round: OpenRound, node_ids: list[int]) -> list[Message]:
-    view = GridView(round.grid, node_ids)
-    with named_base("configure_train", round.base, round.number):
-        return list(round.base.configure_train(round.number, round.arrays, round.config, view))
 
 
 def send(round: OpenRound, templates: list[Message]) -> list[Message]:

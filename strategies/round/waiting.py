@@ -14,13 +14,13 @@ from pncs_flower.plain_text import first_of
 from pncs_flower.protocol import client_order
 
 from .. import timeouts
-from ..base_strategy import check_evaluation, least_evaluating
+from ..base_strategy import least_evaluating
 from ..errors import SelectionError, TooFewClientsError
 from ..grids.polling import is_simulated
 from ..record import RoundRecord
+from . import training
 from .open_round import OpenRound
 from .roster import NO_FUNCTION, Introductions, Roster
-from .training import find_message_type
 
 __all__ = ["Waiting", "meet_clients"]
 
@@ -33,12 +33,16 @@ def meet_clients(round: OpenRound, roster: Roster, num_selected: int) -> None:
 
     Too few for the latter are an error in the first round; later, clients may have left.
     """
-    evaluating, find_type = least_evaluating(round.base), partial(find_message_type, round)
-    waiting = Waiting(roster, round.grid, round.record, num_selected, evaluating, find_type)
+    least, find_type = least_evaluating(round.base), partial(training.find_message_type, round)
+    waiting = Waiting(roster, round.grid, round.record, num_selected, least, find_type)
     round.clients = waiting.clients()
-    if round.number == 1:
-        check_evaluation(round.base, len(round.clients))
-    elif len(round.clients) < evaluating:  # noted now, before the record is written
+    number = len(round.clients)
+    if number < least and round.number == 1:
+        raise TooFewClientsError(
+            f"{type(round.base).__name__} evaluates on min_evaluate_nodes = {least} clients, but "
+            f"{number} take part. Use min_evaluate_nodes={number} or fraction_evaluate=0.0"
+        )
+    if number < least:  # noted now, before the record is written
         round.record.notes.append("too few clients are left for an evaluation: there is none")
 
 
@@ -244,14 +248,14 @@ class Waiting:
             order = sorted(set(known).difference(clients), key=client_order)
             left_out = [repr(key) for key in order if key in excluded]
             refused = [repr(key) for key in order if key not in excluded]
-            told = "; ".join(
-                [f"eligible refuses {first_of(refused, _NAMED)} (keys are text)"] * bool(refused)
-                + [f"left out for the rest of the run: {first_of(left_out, _NAMED)}"]
-                * bool(left_out)
-            )
+            told = []
+            if refused:
+                told.append(f"eligible refuses {first_of(refused, _NAMED)} (keys are text)")
+            if left_out:
+                told.append(f"left out for the rest of the run: {first_of(left_out, _NAMED)}")
             remedy = "Have eligible take more of them, or lower" if refused else "Lower"
             return TooFewClientsError(
-                f"{short}: {len(known)} are here, but {told}. {remedy} num_selected"
+                f"{short}: {len(known)} are here, but {'; '.join(told)}. {remedy} num_selected"
             )
         reasons = "".join(f"; node {node_id}: {why}" for node_id, why in self._failures.items())
         longer = ", or wait for longer: with a larger start_timeout, and later wait_timeout"
