@@ -66,8 +66,7 @@ class SelectionOptions:
     min_updates : int (default: 1)
         Fewer updates than this are not aggregated: the model stays as it is.
     max_empty_rounds : int (default: 3)
-        Stop after so many rounds in a row without an update. Who failed in them steps back behind
-        the others, so each tries other clients, as long as there are any.
+        Stop after so many rounds in a row without an update; each tries others, if there are any.
     max_weight : float (default: 1e9)
         The most that a client's weight in the mean, its number of examples, may be.
     clip_norm : float, optional (default: None)
@@ -78,10 +77,9 @@ class SelectionOptions:
         reproducible, as a client that lost the update it kept trains again.
     ride_along : bool (default: True)
         Ask for the next round's summaries in the exchange that evaluates this round's model. Where
-        the answers turn out to be of no use (other clients take part, the base strategy changed its
-        message, too few answered), a pre-round of its own is held. After the second misfit in a row
-        that is not due to clients that came or went, the next guess is 2, 4, ... and at most 16
-        rounds later.
+        the answers are of no use (other clients take part, the base strategy changed its message,
+        too few answered), a pre-round of its own is held. After two such rounds in a row, not
+        counting those where clients came or went, it tries again 2, 4, ... and at most 16 later.
     """
 
     queue_length: int = 0

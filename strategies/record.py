@@ -46,13 +46,11 @@ class RoundRecord:
         The selection rule with its parameters.
     clients : list of str
         Clients on the roster: online, introduced and eligible.
-    cooling, released : list of str
-        Clients that the Age-of-Update queue holds back, and those that had to leave it early,
-        because too few others were left.
-    backing_off : list of str
-        Clients that failed in earlier rounds, and are neither asked nor chosen for some rounds.
+    cooling, released, backing_off : list of str
+        Clients that the Age-of-Update queue holds back, those that had to leave it early because
+        too few others were left, and those neither asked nor chosen because of earlier failures.
     asked, answered : list of str
-        Clients that were asked for a summary, and those that sent one that could be used.
+        Clients that were asked for a summary, and those whose summary could be used.
     rejected : dict of str to str
         Clients whose introduction, summary or update was not used, with the reason.
     chosen, delivered : list of str

@@ -28,11 +28,8 @@ def reported(
 ) -> dict[str, float]:
     """Return a metric of each client that reported it, spelled with ``-`` or ``_``.
 
-    Raises
-    ------
-    SelectionError
-        If nobody ever reported it, and several updates arrived or it is the third round: one client
-        of another make must not end the run.
+    SelectionError if nobody ever did, and several updates arrived or it is the third round: one
+    client of another make must not end the run.
     """
     # Flower's examples report `train_loss`, while its own keys are like `num-examples`.
     spellings = (key, key.replace("-", "_"), key.replace("_", "-"))
