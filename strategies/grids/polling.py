@@ -19,7 +19,7 @@ from .. import timeouts
 from ..errors import DeadWorkerError
 from .view import GridWrapper
 
-__all__ = ["OpenMessages", "PollingGrid", "is_simulated", "polled"]
+__all__ = ["OpenMessages", "PollingGrid", "polled"]
 
 _SIMULATED = {"HttpGrid": False, "InMemoryGrid": True}
 # Of so many clients times messages, a scan takes Flower longer than it should.
@@ -34,11 +34,6 @@ def polled(grid: Grid) -> Grid:
     if kind.__module__.startswith("flwr.") and kind.__name__ in _SIMULATED:
         return PollingGrid(grid, _SIMULATED[kind.__name__])
     return grid
-
-
-def is_simulated(grid: Grid) -> bool:
-    """Tell whether a grid is that of a simulation: all its nodes are there from the start."""
-    return bool(getattr(grid, "simulated", False))
 
 
 class PollingGrid(GridWrapper):
