@@ -40,7 +40,7 @@ def _model(config: Config) -> nn.Module:
 
 def _load_examples(context: Context) -> Examples:
     client, num_clients = _place(context)
-    return _holdings(_config(context), num_clients).examples(client)
+    return _holdings(_config(context).of_parts(), num_clients).examples(client)
 
 
 def _place(context: Context) -> tuple[int, int]:
@@ -93,15 +93,10 @@ def _share_of_memory() -> int:
     return memory // (4 * usable_cpus())
 
 
-@lru_cache(maxsize=1)
-def _holdings(config: Config, num_clients: int) -> Holdings:
-    return _same_holdings(config.of_parts(), num_clients)
-
-
 # One process plays many clients, each many times, and runs one after the other that differ in
 # their rule. Of one partition at a time, so that it holds at most one copy of the examples.
 @lru_cache(maxsize=1)
-def _same_holdings(agreeing: Agreeing, num_clients: int) -> Holdings:
+def _holdings(agreeing: Agreeing, num_clients: int) -> Holdings:
     return Holdings(agreeing.config, num_clients, _share_of_memory())
 
 

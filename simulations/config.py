@@ -4,7 +4,7 @@ import dataclasses
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache, partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from .data.datasets import DATASETS
-from .validation import in_plain_words
+from .validation import in_plain_words, nearest
 
 __all__ = [
     "APP_DIRECTORY",
@@ -206,7 +206,8 @@ class Config:
     @property
     def trainable_layer_names(self) -> tuple[str, ...]:
         """The layers that are trained, of a model with frozen ones."""
-        return _list(self.trainable_layers)
+        names = (name.strip() for name in self.trainable_layers.split(","))
+        return tuple(name for name in names if name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,14 +218,10 @@ class Agreeing:
     values: tuple[Scalar, ...]
 
 
-def default_run_config() -> dict[str, Scalar]:
-    """Return the settings as the app's ``pyproject.toml`` has them, in a dict of the caller's."""
-    return dict(_default_settings())
-
-
 # A sweep asks for them once or twice for each of its cells.
 @cache
-def _default_settings() -> Mapping[str, Scalar]:
+def default_run_config() -> MappingProxyType[str, Scalar]:
+    """Return the settings as the app's ``pyproject.toml`` has them."""
     with (APP_DIRECTORY / "pyproject.toml").open("rb") as file:
         return MappingProxyType(tomllib.load(file)["tool"]["flwr"]["app"]["config"])
 
@@ -260,7 +257,7 @@ def merged(*settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _inline(value: object) -> str:
-    """Return a value as TOML on one line."""
+    """Return a value as TOML on one line: JSON, if only what lies beyond ASCII is left as it is."""
     if isinstance(value, Mapping):
         inside = (f"{json.dumps(key)} = {_inline(of_key)}" for key, of_key in value.items())
         return f"{{{', '.join(inside)}}}"
@@ -271,13 +268,7 @@ def _inline(value: object) -> str:
 
 def format_toml(values: Mapping[str, Scalar]) -> str:
     """Return settings as TOML."""
-    # For these types JSON is TOML, if only what lies beyond ASCII is left as it is.
-    lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
-    return "\n".join(lines) + "\n"
-
-
-def _list(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+    return "".join(f"{key} = {_inline(value)}\n" for key, value in values.items())
 
 
 def unused_settings(config: Config) -> dict[str, list[str]]:
@@ -296,12 +287,11 @@ def unused_settings(config: Config) -> dict[str, list[str]]:
     return unused
 
 
-def _hint(key: str, known: Iterable[str]) -> str:
+def _hint(key: str, known: Collection[str]) -> str:
     """Say what was meant by a setting that there is not."""
     from pncs_flower.strategies.rule import parameters  # takes a second, to be had only here
     from pncs_flower.strategies.rules import STRATEGIES
 
     if any(_name(key) in parameters(kind.rule_type) for kind in STRATEGIES.values()):
         return f"did you mean rule.{_name(key)}?"
-    near = get_close_matches(key, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+    return nearest(key, known)

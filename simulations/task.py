@@ -36,12 +36,12 @@ class Inputs:
     """
 
     train: NDArray[Any]  # (N, ...): uint8 images, or float32 features
-    train_labels: NDArray[np.int64]
     test: NDArray[Any]  # what the model is judged by
+    train_labels: NDArray[np.int64]
     test_labels: NDArray[np.int64]
     num_classes: int
-    max_value: int | None  # of a white pixel; None for features
     title: str
+    max_value: int | None = None  # of a white pixel; None for features
     notes: tuple[str, ...] = ()  # what a reader of the results must know of the features
     # Mean and deviation by which features are standardized.
     moments: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
@@ -126,15 +126,9 @@ def _load(agreeing: Agreeing) -> Inputs:
 def _load_all(config: Config) -> Inputs:
     if not config.has_frozen_layers:
         data = load_dataset(config.dataset, config.data_dir)
-        return Inputs(
-            data.train_images,
-            data.train_labels,
-            data.test_images,
-            data.test_labels,
-            data.num_classes,
-            data.max_value,
-            data.title,
-        )
+        images = data.train_images, data.test_images
+        labels = data.train_labels, data.test_labels
+        return Inputs(*images, *labels, data.num_classes, data.title, max_value=data.max_value)
     frozen = load_frozen(config)
     notes = []
     if frozen.about["drawn"]:
@@ -147,17 +141,10 @@ def _load_all(config: Config) -> Inputs:
             f"the inputs of {config.trainable_layer_names[0]} are standardized by mean and "
             "deviation over all training examples"
         )
-    return Inputs(
-        frozen.features[0],
-        frozen.labels[0],
-        frozen.features[1],
-        frozen.labels[1],
-        frozen.about["num_classes"],
-        None,
-        frozen.about["title"],
-        tuple(notes),
-        moments,
-    )
+    features = frozen.features[0], frozen.features[1]
+    labels = frozen.labels[0], frozen.labels[1]
+    classes, title = frozen.about["num_classes"], frozen.about["title"]
+    return Inputs(*features, *labels, classes, title, notes=tuple(notes), moments=moments)
 
 
 def _starts_at_random(config: Config) -> bool:

@@ -6,6 +6,7 @@ __all__ = [
     "DOWNLOAD_ANSWERS",
     "DRIVER_ANSWERS",
     "LOOK_AT_RUN_AGAIN",
+    "NEWS_OF_SWEEP",
     "ORPHANS_END",
     "PROCESSES_END",
     "RUN_ENDS",
@@ -34,3 +35,6 @@ RUN_ENDS = 30.0
 
 LOOK_AT_RUN_AGAIN = 0.2
 """Between two looks at a run of Flower's."""
+
+NEWS_OF_SWEEP = 60.0
+"""Between two lines about a sweep in a log, which shows no bar."""

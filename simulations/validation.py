@@ -1,6 +1,6 @@
 """What pydantic refuses, told as this project tells errors: what was given, and what it must be."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 from pydantic import AfterValidator, Field, StrictStr, ValidationError
 
-__all__ = ["Count", "Share", "Text", "in_plain_words"]
+__all__ = ["Count", "Share", "Text", "in_plain_words", "nearest"]
 
 
 def _printable(text: str) -> str:
@@ -95,6 +95,10 @@ def _hint(key: str, kind: Any, steps: Sequence[int | str]) -> str:
         kind = next((each for each in (own, *get_args(own)) if is_dataclass(each)), None)
     if not is_dataclass(kind):
         return "there is none of that name"
-    known = [field.name for field in fields(kind) if field.metadata.get("key", True)]
-    near = get_close_matches(key, known, n=1)
+    return nearest(key, [each.name for each in fields(kind) if each.metadata.get("key", True)])
+
+
+def nearest(wrong: str, known: Collection[str]) -> str:
+    """Say which of the known names was meant, or all of them."""
+    near = get_close_matches(wrong, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"

@@ -2,33 +2,42 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-__all__ = ["FOLDER", "QUICK", "run_benchmarks"]
+import typer
+
+from .console import said_plainly
+
+__all__ = ["FOLDER", "bench"]
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 """The benchmarks, where there is a source tree."""
 
-QUICK = ("similarity", "sketch", "subset")
-"""Those that take minutes; the others take longer, and are run by name."""
+_QUICK = ("similarity", "sketch", "subset")  # minutes; the others take longer, and are named
 
 
-def run_benchmarks(names: Sequence[str]) -> None:
-    """Run benchmarks by name, those of `QUICK` if none is given; each prints its table."""
-    if not (FOLDER / "measure.py").is_file():
-        raise FileNotFoundError(
-            f"no benchmarks in {FOLDER}: they are part of the source tree, so clone it and run "
-            "pncs bench from its environment"
-        )
-    known = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "measure")
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise ValueError(f"no benchmark is called {unknown[0]!r}: there are {', '.join(known)}")
-    failed = []
-    for name in names or QUICK:
-        print(f"\n== {name} ==\n", flush=True)
-        if subprocess.run([sys.executable, str(FOLDER / f"{name}.py")], check=False).returncode:
-            failed.append(name)
-    if failed:
-        raise RuntimeError(f"these benchmarks failed: {', '.join(failed)}")
+def bench(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Such as similarity, subset, rules; the quick ones if none is named."),
+    ] = None,
+) -> None:
+    """Run the benchmarks of the source tree: tables of ratios measured in one run."""
+    with said_plainly():
+        if not (FOLDER / "measure.py").is_file():
+            raise FileNotFoundError(
+                f"no benchmarks in {FOLDER}: they are part of the source tree, so clone it and "
+                "run pncs bench from its environment"
+            )
+        known = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "measure")
+        for name in names or []:
+            if name not in known:
+                raise ValueError(f"no benchmark is called {name!r}: there are {', '.join(known)}")
+        failed = []
+        for name in names or _QUICK:
+            print(f"\n== {name} ==\n", flush=True)
+            if subprocess.run([sys.executable, str(FOLDER / f"{name}.py")], check=False).returncode:
+                failed.append(name)
+        if failed:
+            raise RuntimeError(f"these benchmarks failed: {', '.join(failed)}")

@@ -1,13 +1,14 @@
 """What all commands share: where they write, how they read a setting, how an error is told."""
 
 import contextlib
-import dis
 import errno
 import io
+import linecache
 import sys
 import tomllib
 from collections.abc import Iterator
-from types import TracebackType
+from traceback import walk_tb
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -41,7 +42,6 @@ err = Console(stderr=True, markup=False, highlight=False)
 """For errors."""
 
 _PACKAGE = "pncs_flower"
-_RAISE = dis.opmap["RAISE_VARARGS"]
 _traceback = False
 
 
@@ -94,8 +94,6 @@ def said_plainly(full_disk: str = "make room") -> Iterator[None]:
             _show_contexts(error)
             raise
         ours = _is_ours(error)
-        if isinstance(error, RuntimeError) and not ours and not isinstance(error, _plain_errors()):
-            raise
         kind = "" if ours or isinstance(error, OSError) else f"{type(error).__name__}: "
         text = f"{kind}{error}"
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -109,14 +107,12 @@ def said_plainly(full_disk: str = "make room") -> Iterator[None]:
 
 def _is_ours(error: BaseException) -> bool:
     """Tell whether an error, and what it was made of, comes from a ``raise`` of this project."""
-    here: TracebackType | None = error.__traceback__
-    while here is not None and here.tb_next is not None:
-        here = here.tb_next
-    if here is None:
+    frames = [*walk_tb(error.__traceback__)]
+    if not frames:
         return False
-    raised = here.tb_frame.f_code.co_code[here.tb_lasti] == _RAISE
-    module = str(here.tb_frame.f_globals.get("__name__", ""))
-    own = raised and module.partition(".")[0] == _PACKAGE
+    frame, line = frames[-1]
+    raised = linecache.getline(frame.f_code.co_filename, line).lstrip().startswith("raise ")
+    own = raised and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE
     return own and (error.__cause__ is None or _is_ours(error.__cause__))
 
 
@@ -128,15 +124,6 @@ def _show_contexts(error: BaseException) -> None:
         seen = seen.__cause__ or seen.__context__
 
 
-def _plain_errors() -> tuple[type[Exception], ...]:
-    # Imported only now: Flower and torch take seconds, and a wrong setting is to be told at once.
-    from pncs_flower.strategies import SelectionError
-
-    from ..run.flower import RunFailedError
-
-    return SelectionError, RunFailedError
-
-
 def _say_error(text: str) -> None:
     err.print(Text.assemble(("Error:", "bold red"), " ", text), soft_wrap=True)
 
@@ -146,10 +133,7 @@ def parse_setting(text: str) -> tuple[str, Scalar]:
     key, equals, value = (part.strip() for part in text.partition("="))
     if not equals:
         raise ValueError(f"--set {text} must be KEY=VALUE, such as lr=0.05")
-    try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        parsed = _as_python(value)
+    parsed = _read(value)
     # A folder may be called 2024, and a layer true.
     is_text = isinstance(default_run_config().get(key), str) and not isinstance(parsed, str)
     if not key.startswith("rule.") and (is_text or not isinstance(parsed, Scalar)):
@@ -157,11 +141,10 @@ def parse_setting(text: str) -> tuple[str, Scalar]:
     return key, parsed
 
 
-def _as_python(value: str) -> Scalar:
-    """Read a number or a truth value as Python writes it, such as ``.05``, or else text."""
+def _read(value: str) -> Any:
     if value.lower() in ("true", "false"):
         return value.lower() == "true"
-    for kind in (int, float):
+    for read in (int, float, lambda text: tomllib.loads(f"value = {text}")["value"]):
         with contextlib.suppress(ValueError):
-            return kind(value)
+            return read(value)
     return value

@@ -61,22 +61,21 @@ def check(name: str, data_dir: _FOLDER = "") -> None:
     """Read a data set and count its examples; fails if it is not what it should be."""
     with said_plainly():
         found = load_dataset(name, str(Path(data_dir).expanduser()) if data_dir else "")
-        parts = ((found.train_images, found.train_labels), (found.test_images, found.test_labels))
         out.print(f"{found.title}: {'x'.join(map(str, found.train_images.shape[1:]))}")
-        for part, (images, labels) in zip(("training", "test"), parts, strict=True):
+        of_train = ("training", found.train_images, found.train_labels)
+        of_test = ("test", found.test_images, found.test_labels)
+        for size, (part, images, labels) in zip(
+            DATASETS[name].sizes, (of_train, of_test), strict=True
+        ):
             counts = np.bincount(labels, minlength=found.num_classes)
-            if len(images) != len(labels) or len(counts) > found.num_classes or not counts.all():
+            sound = len(counts) == found.num_classes and counts.all()
+            if not (sound and len(images) == len(labels) == size):
                 raise ValueError(
-                    f"{name}: {len(images)} images and {len(labels)} labels for {part}, by class "
+                    f"{name} should have {size} {part} examples of {found.num_classes} classes, "
+                    f"but has {len(images)} images and {len(labels)} labels, by class "
                     f"{counts.tolist()}: fetch it again"
                 )
             out.print(
                 f"{part}: {len(labels)} examples, {counts.min()} to {counts.max()} of a class",
-            )
-        sizes = DATASETS[name].sizes
-        if tuple(len(labels) for _, labels in parts) != sizes:
-            raise ValueError(
-                f"{name} should have {sizes[0]} + {sizes[1]} examples: some are missing or do not "
-                "belong to it"
             )
         out.print(f"fingerprint {dataset_fingerprint(name, data_dir)}")

@@ -49,8 +49,7 @@ def _show(config: Config) -> None:
         if key != "num_selected":
             hint = hints[field.name]
             shown = hint.__name__ if isinstance(hint, type) else str(hint)
-            for module in ("typing.", "collections.abc."):
-                shown = shown.replace(module, "")
+            shown = shown.replace("typing.", "").replace("collections.abc.", "")
             value = getattr(strategy.rule, field.name)
             table.add_row(Text(f"rule.{key}"), Text(shown), Text(repr(value)))
     if table.row_count:

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..config import Config, Scalar, default_run_config, unused_settings
+from .bench import bench
 from .console import (
     err,
     parse_setting,
@@ -41,7 +42,6 @@ _TRACEBACK = "--traceback"
 
 app = typer.Typer(
     cls=_Commands,
-    help="Diverse client selection for Flower.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -82,17 +82,10 @@ def _callback(
     show_tracebacks(traceback)
 
 
-def _knob(name: str, text: str) -> Any:
-    """Return an option whose default is the app's own."""
-    return typer.Option(f"--{name}", help=f"{text} [dim]\\[default: {_shown(name)}][/dim]")
-
-
-def _shown(name: str) -> str:
-    return str(default_run_config()[_SETTINGS.get(name, name)]) or "-"
-
-
-# Options whose names are shorter than those of their settings.
-_SETTINGS = {"rounds": "num-rounds", "output": "output-dir"}
+def _knob(name: str, text: str, setting: str = "") -> Any:
+    """Return an option whose default is the app's own, of the setting of its name or another."""
+    default = str(default_run_config()[setting or name]) or "-"
+    return typer.Option(f"--{name}", help=f"{text} [dim]\\[default: {default}][/dim]")
 
 
 @app.command(epilog=EXAMPLES)
@@ -101,7 +94,7 @@ def run(
         int | None,
         typer.Option(help="Simulated clients. [dim]\\[default: 10][/dim]", min=1),
     ] = None,
-    rounds: Annotated[int | None, _knob("rounds", "Rounds of training.")] = None,
+    rounds: Annotated[int | None, _knob("rounds", "Rounds of training.", "num-rounds")] = None,
     strategy: Annotated[
         str | None, _knob("strategy", "pncs, uniform, ..., or module:Rule for a rule of yours.")
     ] = None,
@@ -180,8 +173,7 @@ def run(
                 "out with --engine in-process, whose clients take turns on --device"
             )
         for what, idle in unused_settings(config).items():
-            text = f"Note: {what} does not use {', '.join(idle)}"
-            err.print(text, soft_wrap=True)
+            err.print(f"Note: {what} does not use {', '.join(idle)}", soft_wrap=True)
         if engine is Engine.RAY:
             shares = (cpus_per_client, gpus_per_client, logical_gpus)
             run_on_ray(config, clients, dict(zip(SHARES, shares, strict=True)))
@@ -194,20 +186,7 @@ app.command()(report)
 app.command()(reproduce)
 app.command()(rules)
 app.add_typer(data, name="data")
-
-
-@app.command()
-def bench(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(help="Such as similarity, subset, rules; the quick ones if none is named."),
-    ] = None,
-) -> None:
-    """Run the benchmarks of the source tree: tables of ratios measured in one run."""
-    from .bench import run_benchmarks
-
-    with said_plainly():
-        run_benchmarks(names or [])
+app.command()(bench)
 
 
 def main() -> None:

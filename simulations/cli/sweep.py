@@ -11,6 +11,8 @@ import typer
 from rich.progress import Progress, TaskID, TimeRemainingColumn
 
 from ..config import APP_DIRECTORY, CHOICES, Scalar, unused_settings
+from ..machine.limits import usable_cpus
+from ..timeouts import NEWS_OF_SWEEP
 from .console import err, out, parse_setting, progress_bar, said_plainly
 
 __all__ = ["report", "reproduce", "sweep"]
@@ -21,17 +23,15 @@ EXPERIMENTS = APP_DIRECTORY / "experiments"
 TABLE1 = "table1"
 """The study of client pairs, which is no sweep."""
 
-_SECONDS_BETWEEN_LINES = 60
-"""Of a log, which shows no bar."""
-
 _FULL_DISK = "make room and give the same command again, which goes on from there"
 
 _WORKERS = Annotated[
-    int | None,
+    int,
     typer.Option(
         min=0,
-        help="Runs at once, in Ray; 0: one after the other in this process. "
-        "[dim]\\[default: CPUs][/dim]",
+        default_factory=usable_cpus,
+        show_default="CPUs",
+        help="Runs at once, in Ray; 0: one after the other in this process.",
     ),
 ]
 _SEEDS = Annotated[int | None, typer.Option(min=1, help="Seeds, from 0.")]
@@ -51,6 +51,7 @@ _ONLY = Annotated[
 
 def sweep(
     file: Annotated[Path, typer.Argument(help="TOML file; see simulations/experiments.")],
+    *,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -59,7 +60,7 @@ def sweep(
     ] = None,
     seeds: _SEEDS = None,
     quick: Annotated[bool, typer.Option(help="The sweep's quick version.")] = False,
-    workers: _WORKERS = None,
+    workers: _WORKERS,
     only: _ONLY = None,
     settings: _SET = None,
 ) -> None:
@@ -76,6 +77,7 @@ def reproduce(
         str,
         typer.Argument(help="Such as table2 or figure-queue; or all. [dim]See experiments/.[/dim]"),
     ],
+    *,
     quick: Annotated[
         bool, typer.Option(help="Minutes in place of hours: digits, small models, 3 seeds.")
     ] = False,
@@ -92,7 +94,7 @@ def reproduce(
     output: Annotated[
         Path | None, typer.Option(help="Folder for the results. [dim]\\[default: runs][/dim]")
     ] = None,
-    workers: _WORKERS = None,
+    workers: _WORKERS,
     only: _ONLY = None,
     settings: _SET = None,
 ) -> None:
@@ -139,7 +141,7 @@ def _run(
     only: Sequence[str],
     keys: Mapping[str, Any],
     changes: Mapping[str, Scalar],
-    workers: int | None,
+    workers: int,
 ) -> bool:
     """Run a file with other keys and settings, write its report, and tell if a cell failed."""
     from ..sweep.cell import Cell
@@ -147,7 +149,6 @@ def _run(
 
     wanted = changed(read_sweep(file), quick, only, keys, changes)
     # Only now, since torch takes seconds and a wrong file is to be told at once.
-    from ..run.preflight import detect_machine
     from ..sweep.run import FAILED, run_sweep
 
     out.print(wanted.title, soft_wrap=True)
@@ -171,12 +172,11 @@ def _run(
         def show(cell: Cell, done: int, total: int) -> None:
             nonlocal last
             bar.update(task, completed=done, total=total, description=f"{cell.panel}: {cell.line}")
-            if not out.is_terminal and time.perf_counter() - last > _SECONDS_BETWEEN_LINES:
+            if not out.is_terminal and time.perf_counter() - last > NEWS_OF_SWEEP:
                 last = time.perf_counter()
                 out.print(f"{last - start:.0f} s: {done} of {total} runs")
 
-        cpus = detect_machine().cpus if workers is None else workers
-        failures = run_sweep(wanted, folder, cpus, show, begin)
+        failures = run_sweep(wanted, folder, workers, show, begin)
     for name, reason in failures.items():
         err.print(f"failed: {name}: {reason}", soft_wrap=True)
     if failures:
@@ -191,15 +191,13 @@ def _run_table1(
     changes: Mapping[str, Scalar],
     seeds: int | None,
     quick: bool,
-    workers: int | None,
+    workers: int,
 ) -> None:
     from ..report.of_study import judge_rows, write_table1
-    from ..run.preflight import detect_machine
     from ..study.study import Study, analyse, run_study
 
     study = Study.of_the_paper(dict(changes), quick)
     study = replace(study, seeds=seeds or study.seeds)
-    workers = detect_machine().cpus if workers is None else workers
     out.print("Table 1: which feature tells a good pair of clients")
     with _progress("pairs") as (bar, task):
         observed = run_study(

@@ -1,13 +1,14 @@
 """torchvision's networks by name, and files of pre-trained weights for them."""
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+
+from ..validation import nearest
 
 __all__ = [
     "State",
@@ -32,9 +33,7 @@ def build_network(model: str) -> nn.Module:
 
     name, known = network_name(model), models.list_models(module=models)
     if name not in known:
-        near = get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-        raise ValueError(f"torchvision has no classifier {name!r}: {hint}")
+        raise ValueError(f"torchvision has no classifier {name!r}: {nearest(name, known)}")
     with torch.random.fork_rng(devices=[]):
         network: nn.Module = models.get_model(name, weights=None)
     return network

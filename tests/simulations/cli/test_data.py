@@ -34,7 +34,8 @@ def test_a_data_set_of_another_size_is_refused(tmp_path: Path) -> None:
             Image.fromarray(np.zeros((2, 2, 3), dtype=np.uint8)).save(folder / "0.png")
     done = data("check", "cifar10", "--data-dir", str(tmp_path))
     assert done.exit_code == 1
-    assert "should have 50000 + 10000 examples" in done.output.replace("\n", " ")
+    wanted = "should have 50000 training examples of 10 classes, but has 10 images"
+    assert wanted in done.output.replace("\n", " ")
 
 
 def test_each_data_set_is_listed_with_its_state(tmp_path: Path) -> None:

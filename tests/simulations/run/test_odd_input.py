@@ -20,6 +20,7 @@ from pncs_flower.simulations.toml_file import read_toml
 from pncs_flower.strategies import RoundRobin
 
 SWEEP = 'title = "Zürich"\nrules = ["uniform"]\nclients = 4\nshards = [5]\nseeds = 1\n'
+WIDE = "sweep.toml is UTF-16, UTF-32 or no text at all, and TOML is UTF-8: save it as UTF-8"
 PNCS = [sys.executable, "-c", "from pncs_flower.simulations.cli import main; main()"]
 
 
@@ -69,10 +70,10 @@ def test_file_may_have_a_byte_order_mark(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (SWEEP.encode("utf-16"), "sweep.toml is UTF-16, and TOML is UTF-8: save it as UTF-8"),
-        (codecs.BOM_UTF16_BE + SWEEP.encode("utf-16-be"), "sweep.toml is UTF-16, "),
-        (SWEEP.encode("utf-16-le"), "sweep.toml is UTF-16 or no text at all"),
-        (SWEEP.encode("utf-32"), "sweep.toml is UTF-32, "),
+        (SWEEP.encode("utf-16"), WIDE),
+        (codecs.BOM_UTF16_BE + SWEEP.encode("utf-16-be"), WIDE),
+        (SWEEP.encode("utf-16-le"), WIDE),
+        (SWEEP.encode("utf-32"), WIDE),
         (
             SWEEP.encode("latin-1"),
             r"not UTF-8, as TOML must be \(byte 0xfc in line 1",
