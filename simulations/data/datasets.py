@@ -28,8 +28,7 @@ def dataset_fingerprint(name: str, data_dir: str = "") -> str:
     hashed = blake2b(digest_size=16)
     if dataset.files is None:
         data = load_dataset(name, data_dir)
-        hashed.update(data.train_images.tobytes())
-        hashed.update(data.train_labels.tobytes())
+        hashed.update(data.train_images.tobytes() + data.train_labels.tobytes())
         return hashed.hexdigest()
     for label, path in dataset.files(folder).items():
         content = path.read_bytes()

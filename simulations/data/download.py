@@ -20,8 +20,7 @@ def download(
     """Fetch the files that are not there yet, each whole or not at all, and unpack archives."""
     from torchvision.datasets.utils import check_integrity, extract_archive
 
-    if dataset.download is None:
-        raise ValueError(f"{dataset.name!r} needs no download")
+    assert dataset.download is not None
     below, sources = dataset.download(f"{mirror.rstrip('/')}/" if mirror else "")
     folder = data_dir / below
     folder.mkdir(parents=True, exist_ok=True)

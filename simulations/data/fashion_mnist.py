@@ -38,16 +38,10 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _load(folder: Path) -> ImageData:
-    train_images, train_labels, test_images, test_labels = map(_read_idx, _files(folder).values())
-    return ImageData(
-        train_images[:, None],
-        train_labels.astype(np.int64),
-        test_images[:, None],
-        test_labels.astype(np.int64),
-        num_classes=10,
-        max_value=255,
-        title="Fashion-MNIST",
-    )
+    images, labels, test_images, test_labels = map(_read_idx, _files(folder).values())
+    train = images[:, None], labels.astype(np.int64)
+    test = test_images[:, None], test_labels.astype(np.int64)
+    return ImageData(*train, *test, num_classes=10, max_value=255, title="Fashion-MNIST")
 
 
 def _read_idx(path: Path) -> NDArray[np.uint8]:

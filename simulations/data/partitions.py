@@ -65,11 +65,9 @@ def draw_partition(
             min_partition_size=1,
             seed=derive_seed(seed, "partition"),
         )
-    elif scheme == "iid":
+    else:
         chosen = generator(seed, "partition").permutation(len(labels))
         partitioner = partitioners.IidPartitioner(num_clients)
-    else:
-        raise ValueError(f"partition {scheme!r} must be one of shards, dirichlet, iid")
     partitioner.dataset = Dataset.from_dict({"label": labels[chosen], "example": chosen})
     try:
         with warnings.catch_warnings():

@@ -133,27 +133,24 @@ def _cached(
     """Return a folder of the cache, which is there whole or not at all."""
     name = blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=12).hexdigest()
     final = folder / f"{key['model'].replace('/', '-')}-{name}"
-    if not final.is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / "lock"):  # other processes wait, and find what this one has made
-            if not final.is_dir():
-                _make(folder / ".partial", final, key, make)
+    if final.is_dir():
+        return _opened(final)
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / "lock"):  # other processes wait, and find what this one has made
+        if final.is_dir():
+            return _opened(final)
+        new = folder / ".partial"
+        shutil.rmtree(new, ignore_errors=True)  # what a killed process has left
+        new.mkdir()
+        try:
+            about = make(new)
+            checksums = {path.name: _checksum(path) for path in sorted(new.glob("*.npy"))}
+            text = json.dumps({**about, "key": key, "checksums": checksums}, indent=2)
+            (new / "about.json").write_text(text, encoding="utf-8")
+            new.rename(final)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
     return _opened(final)
-
-
-def _make(
-    partial: Path, final: Path, key: dict[str, Any], make: Callable[[Path], dict[str, Any]]
-) -> None:
-    shutil.rmtree(partial, ignore_errors=True)  # what a killed process has left
-    partial.mkdir()
-    try:
-        about = make(partial)
-        checksums = {path.name: _checksum(path) for path in sorted(partial.glob("*.npy"))}
-        text = json.dumps({**about, "key": key, "checksums": checksums}, indent=2)
-        (partial / "about.json").write_text(text, encoding="utf-8")
-        partial.rename(final)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 _opened = cache(FrozenData)
