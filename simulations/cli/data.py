@@ -62,10 +62,10 @@ def check(name: str, data_dir: _FOLDER = "") -> None:
     with said_plainly():
         found = load_dataset(name, str(Path(data_dir).expanduser()) if data_dir else "")
         out.print(f"{found.title}: {'x'.join(map(str, found.train_images.shape[1:]))}")
-        of_train = ("training", found.train_images, found.train_labels)
-        of_test = ("test", found.test_images, found.test_labels)
-        for size, (part, images, labels) in zip(
-            DATASETS[name].sizes, (of_train, of_test), strict=True
+        train, test = DATASETS[name].sizes
+        for part, images, labels, size in (
+            ("training", found.train_images, found.train_labels, train),
+            ("test", found.test_images, found.test_labels, test),
         ):
             counts = np.bincount(labels, minlength=found.num_classes)
             sound = len(counts) == found.num_classes and counts.all()
@@ -75,7 +75,5 @@ def check(name: str, data_dir: _FOLDER = "") -> None:
                     f"but has {len(images)} images and {len(labels)} labels, by class "
                     f"{counts.tolist()}: fetch it again"
                 )
-            out.print(
-                f"{part}: {len(labels)} examples, {counts.min()} to {counts.max()} of a class",
-            )
+            out.print(f"{part}: {size} examples, {counts.min()} to {counts.max()} of a class")
         out.print(f"fingerprint {dataset_fingerprint(name, data_dir)}")
