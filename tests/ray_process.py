@@ -8,9 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pncs_flower.simulations.machine.processes import adopt_orphans, descendants
-from pncs_flower.simulations.machine.watchdog import is_alive
-
 TESTS = Path(__file__).resolve().parent
 
 
@@ -26,6 +23,9 @@ def run_script(
     script: Path, *arguments: object, home: str | Path
 ) -> subprocess.CompletedProcess[str]:
     """Run a script that starts Ray, and see that nothing is left running."""
+    from pncs_flower.simulations.machine.processes import adopt_orphans, descendants
+    from pncs_flower.simulations.machine.watchdog import is_alive
+
     adopt_orphans()
     before = descendants()
     done = subprocess.run(

@@ -1,25 +1,31 @@
 """A NumPy app whose model has every kind of array that models have; clients pull at the floats."""
 
+from importlib.metadata import version
+
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from packaging.version import Version
 
 from apps import Mod, numpy_app
 from pncs_flower.strategies.replies.arrays import read_array
 
+# Before Flower 1.28, only FedAvg, FedProx, Krum and MultiKrum take arrays without dimensions.
+TAKES_SCALARS = Version(version("flwr")) >= Version("1.28")
+SCALAR = () if TAKES_SCALARS else (1,)
 ARRAYS = {
     "conv.weight": np.full((3, 4), 0.5, np.float32),
     "norm.weight": np.ones(3, np.float32),
     "norm.running_mean": np.zeros(3, np.float32),
     "norm.running_var": np.ones(3, np.float32),
-    "norm.num_batches_tracked": np.array(0, np.int64),
-    "temperature": np.array(1.5, np.float32),
+    "norm.num_batches_tracked": np.full(SCALAR, 0, np.int64),
+    "temperature": np.full(SCALAR, 1.5, np.float32),
     "unused.weight": np.zeros((0, 3), np.float32),
     "half.weight": np.full(5, 0.25, np.float16),
     "double.weight": np.full((2, 1), -1.0, np.float64),
     "swapped.weight": np.full(2, 2.0, ">f4"),
     "mask": np.array([True, False, True, True]),
-    "flag": np.array(True),
+    "flag": np.full(SCALAR, True),
     "bytes": np.arange(6, dtype=np.uint8),
     "table": np.array([[2**53 + 1, -5], [0, 7]], np.int64),
     "index": np.array([3, 1, 2], np.int32),

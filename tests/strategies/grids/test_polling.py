@@ -1,6 +1,8 @@
 """Replies are looked for often, never longer than the timeout, and only on Flower's own grid."""
 
 import time
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import chain
 from unittest.mock import MagicMock
 
@@ -8,8 +10,6 @@ import pytest
 from apps import numpy_app
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
-from flwr.superlink.grid.http_grid import HttpGrid
-from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
 from pncs_flower.clients import summary_mod
 from pncs_flower.simulations.run.in_process import InProcessGrid
@@ -148,9 +148,21 @@ def test_messages_that_never_were_pushed_have_an_id_when_the_time_is_up():
     assert len({m.metadata.message_id for m in both} - {""}) == 60
 
 
-def test_flowers_own_grids_are_wrapped_and_no_others():
-    assert isinstance(polled(HttpGrid(token="t", insecure=True)), PollingGrid)
-    assert isinstance(polled(InMemoryGrid(MagicMock())), PollingGrid)
+def test_flowers_grid_to_a_superlink_is_wrapped():
+    http_grid = pytest.importorskip(
+        "flwr.superlink.grid.http_grid", reason="Flower has this grid since 1.35"
+    )
+    grid = polled(http_grid.HttpGrid(token="t", insecure=True))
+    assert isinstance(grid, PollingGrid)
+    assert not grid.simulated
+
+
+def test_flowers_grid_of_a_simulation_is_wrapped_and_no_others():
+    place = "flwr.superlink" if find_spec("flwr.superlink.grid") else "flwr.server"
+    in_memory = import_module(f"{place}.grid.inmemory_grid").InMemoryGrid(MagicMock())
+    simulation = polled(in_memory)
+    assert isinstance(simulation, PollingGrid)
+    assert simulation.simulated
     grid = InProcessGrid(numpy_app.make_app(), 1)
     assert polled(grid) is grid
     wrapped = PollingGrid(grid)

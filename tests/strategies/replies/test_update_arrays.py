@@ -77,6 +77,22 @@ def test_a_model_of_every_kind_keeps_its_kinds_over_many_rounds(base):
         assert result.arrays["norm.num_batches_tracked"].numpy() > 12 * 3
 
 
+@pytest.mark.parametrize("name", BASES)
+def test_a_model_of_arrays_without_dimensions_is_aggregated(name):
+    always = ("FedAvg", "FedProx", "Krum", "MultiKrum")
+    if name not in always and not kinds_app.TAKES_SCALARS:
+        pytest.skip(f"{name} of Flower takes arrays without dimensions only since 1.28")
+    scalars = {"temperature": np.array(1.5, "f4"), "norm.num_batches_tracked": np.array(0)}
+    arrays = ArrayRecord({key: Array(values) for key, values in scalars.items()})
+    strategy = RoundRobin(BASES[name](**ONLY_TRAIN), num_selected=4)
+    result = run(strategy, arrays=arrays)
+    assert all(record.delivered == ["0", "1", "2", "3"] for record in strategy.history)
+    for key, values in scalars.items():
+        after = result.arrays[key].numpy()
+        assert (after.shape, after.dtype) == ((), values.dtype)
+    assert result.arrays["temperature"].numpy() != 1.5
+
+
 @pytest.mark.parametrize("options", [{}, {"clip_norm": 0.1}], ids=["as sent", "clipped"])
 @pytest.mark.parametrize("base", [FedAvg, FedMedian], ids=lambda kind: kind.__name__)
 def test_values_that_are_not_finite_in_the_model_may_come_back(base, options):
@@ -99,7 +115,7 @@ def test_other_values_that_are_not_finite_may_not(change):
 
 WRONG = {
     "counter with a dimension": ("norm.num_batches_tracked", lambda v: np.full(3, v), "shape (3,)"),
-    "counter of one value": ("norm.num_batches_tracked", lambda v: np.full(1, v), "shape (1,)"),
+    "counter of one value": ("norm.num_batches_tracked", lambda v: v[None], "shape (1,"),
     "counter of none": ("norm.num_batches_tracked", lambda v: np.zeros(0, v.dtype), "shape (0,)"),
     "counter of floats": ("norm.num_batches_tracked", to("f8"), "dtype float64, not int64"),
     "counter without sign": ("norm.num_batches_tracked", to("u8"), "dtype uint64, not int64"),
@@ -113,7 +129,7 @@ WRONG = {
     "mask of floats": ("mask", to("f4"), "dtype float32, not bool"),
     "flag with a dimension": ("flag", lambda v: np.full((2,), v), "shape (2,)"),
     "scalar with a dimension": ("temperature", lambda v: np.full(3, v), "shape (3,)"),
-    "scalar that is NaN": ("temperature", lambda v: np.array(np.nan, "f4"), "not finite"),
+    "scalar that is NaN": ("temperature", lambda v: np.full_like(v, np.nan), "not finite"),
     "empty that is not": ("unused.weight", lambda v: np.zeros((1, 3), "f4"), "shape (1, 3)"),
     "half that is too large": ("half.weight", lambda v: np.full(5, 1e6, "f4"), "at most 6.6e+04"),
     "half that is infinite": ("half.weight", lambda v: np.full(5, np.inf, "f2"), "not finite"),
@@ -228,7 +244,7 @@ def test_arrays_in_another_order_are_put_in_the_models(base):
 @pytest.mark.parametrize("value", [2**63 - 1, -(2**63)])
 def test_whole_numbers_at_their_limit_stay_whole(base, value):
     """As floating point, the largest is one more than there is."""
-    limit = changed("norm.num_batches_tracked", lambda v: np.array(value))
+    limit = changed("norm.num_batches_tracked", lambda v: np.full_like(v, value))
     strategy = RoundRobin(base(**ONLY_TRAIN), num_selected=4)
     result = run(strategy, limit, rounds=3)
     kinds_app.assert_same_kinds(result.arrays)

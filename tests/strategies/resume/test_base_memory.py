@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import torch
 from apps import numpy_app
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import (
@@ -26,6 +25,8 @@ from pncs_flower.clients import summary_mod
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import Choice, RoundRobin, SelectionRule, SelectionStrategy
 from pncs_flower.strategies.errors import UnsavableError
+
+torch = pytest.importorskip("torch")
 
 ROUNDS = 4
 

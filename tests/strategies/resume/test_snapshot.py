@@ -24,7 +24,6 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
-import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,6 +31,8 @@ from hypothesis.extra import numpy as st_numpy
 
 from pncs_flower.strategies.errors import UnsavableError
 from pncs_flower.strategies.resume.snapshot import Decoder, Encoder
+
+torch = pytest.importorskip("torch")
 
 
 class Point(NamedTuple):
