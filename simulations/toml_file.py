@@ -9,6 +9,8 @@ __all__ = ["read_toml"]
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file, with a byte-order mark of UTF-8 or without."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: give the TOML file that lies in it")
     content = path.read_bytes()
     if b"\0" in content:  # TOML has none, and ASCII has them in the other encodings of Unicode
         raise ValueError(

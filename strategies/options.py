@@ -37,14 +37,14 @@ class SelectionOptions:
     min_clients : int, optional (default: None)
         Wait for this many clients, eligible or not, before the first round. If None, those with
         ``num-partitions`` in their node config, as simulated ones have it, say how many there are.
-    wait_timeout : float (default: 60.0)
+    wait_timeout : float (default: `timeouts.WAIT`)
         Seconds to wait for clients to connect and to introduce themselves. In the first round the
         time starts with the first answer of a client, but see ``start_timeout``.
-    start_timeout : float (default: 600.0)
+    start_timeout : float (default: `timeouts.START`)
         Seconds to wait, from the start on, for connected clients that have not answered yet (Ray
         starts, their app imports), while fewer than ``num_selected`` have. At least
         ``wait_timeout``.
-    summary_timeout : float (default: 600.0)
+    summary_timeout : float (default: `timeouts.SUMMARIES`)
         Seconds to wait for the summaries; the rule then chooses among those that arrived.
     max_summary_bytes : int, optional (default: None)
         Refuse a sketch with which a summary would take more bytes than this. What a client sends is

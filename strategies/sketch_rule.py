@@ -1,14 +1,18 @@
 """What several rules ask for, and whom."""
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
-from pncs_flower.protocol import SummaryKind, SummaryRequest, client_order
+from pncs_flower.protocol import SummaryRequest, client_order
 from pncs_flower.sketches import parse_sketch
 
 from .checks import check_layers, check_one_of, check_whole
 from .rule import Round, SelectionRule, replaced
 
-__all__ = ["SketchRule", "check_candidates", "longest_unasked"]
+__all__ = ["Compared", "SketchRule", "check_candidates", "longest_unasked"]
+
+
+Compared = Literal["update", "gradient"]
 
 
 @dataclass(frozen=True)
@@ -18,11 +22,11 @@ class SketchRule(SelectionRule):
     num_selected: int = 2
     sketch: str = "count:256"
     layers: tuple[str, ...] | None = None
-    summary: SummaryKind = "update"
+    summary: Compared = "update"
 
     def __post_init__(self) -> None:
         replaced(self, sketch=parse_sketch(self.sketch).spec, layers=check_layers(self.layers))
-        check_one_of(("update", "gradient"), summary=self.summary)
+        check_one_of(get_args(Compared), summary=self.summary)
 
     @property
     def request(self) -> SummaryRequest:

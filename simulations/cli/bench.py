@@ -9,20 +9,18 @@ import typer
 
 from .console import said_plainly
 
-__all__ = ["FOLDER", "bench"]
+__all__ = ["BENCHMARKS", "FOLDER", "QUICK", "bench"]
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 """The benchmarks, where there is a source tree."""
 
-_QUICK = ("similarity", "sketch", "subset")  # minutes; the others take longer, and are named
+QUICK = ("similarity", "sketch", "subset")  # minutes; the others take longer, and are named
 
 
-def bench(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(help="Such as similarity, subset, rules; the quick ones if none is named."),
-    ] = None,
-) -> None:
+BENCHMARKS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "measure")
+
+
+def bench(names: Annotated[list[str] | None, typer.Argument()] = None) -> None:
     """Run the benchmarks of the source tree: tables of ratios measured in one run."""
     with said_plainly():
         if not (FOLDER / "measure.py").is_file():
@@ -30,12 +28,13 @@ def bench(
                 f"no benchmarks in {FOLDER}: they are part of the source tree, so clone it and "
                 "run pncs bench from its environment"
             )
-        known = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "measure")
         for name in names or []:
-            if name not in known:
-                raise ValueError(f"no benchmark is called {name!r}: there are {', '.join(known)}")
+            if name not in BENCHMARKS:
+                raise ValueError(
+                    f"no benchmark is called {name!r}: there are {', '.join(BENCHMARKS)}"
+                )
         failed = []
-        for name in names or _QUICK:
+        for name in names or QUICK:
             print(f"\n== {name} ==\n", flush=True)
             if subprocess.run([sys.executable, str(FOLDER / f"{name}.py")], check=False).returncode:
                 failed.append(name)

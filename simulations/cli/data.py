@@ -31,7 +31,7 @@ def list_(data_dir: _FOLDER = "") -> None:
         except (OSError, ValueError):
             state = f"not found; pncs data check {name} says how to have it"
         train, test = DATASETS[name].sizes
-        out.print(f"{name:<14} {train:>5} + {test:>5} examples  {state}")
+        out.print(f"{name:<14} {train:>5} + {test:>5} examples  {state}", soft_wrap=True)
 
 
 @data.command()

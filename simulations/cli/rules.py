@@ -1,7 +1,7 @@
 """`pncs rules`: which rules there are, and which parameters each has."""
 
 import inspect
-from dataclasses import replace
+import re
 from typing import Annotated, get_type_hints
 
 import typer
@@ -15,17 +15,14 @@ __all__ = ["rules"]
 
 
 def rules(
-    name: Annotated[
-        str | None, typer.Argument(help="A rule, such as pncs, or module:Rule for one of yours.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument()] = None,
 ) -> None:
-    """Say which rules there are, or what one has: its parameters, for --set rule.KEY=VALUE."""
+    """Say which rules there are; or of one, also of yours (module:Rule), what it does and takes."""
     with said_plainly(), out.status("Importing the rules"):
         from pncs_flower.strategies.rules import STRATEGIES
 
-        config = Config.from_run_config(default_run_config())
         if name is not None:
-            _show(replace(config, strategy=name))
+            _show(Config.from_run_config({**default_run_config(), "strategy": name}))
             return
     table = Table("strategy", "what it does", box=None)
     for key, kind in sorted(STRATEGIES.items()):
@@ -40,16 +37,16 @@ def _show(config: Config) -> None:
     from ..run.strategy import build_strategy
 
     strategy = build_strategy(config)
-    documented = strategy.rule if ":" in config.strategy else strategy
-    out.print(inspect.getdoc(documented) or "", soft_wrap=True)
     kind = type(strategy.rule)
+    text = inspect.getdoc(kind if ":" in config.strategy else strategy) or ""
+    if not text.startswith(f"{kind.__name__}("):  # which a dataclass has that says nothing
+        out.print(text, soft_wrap=True)
     hints = get_type_hints(kind)
     table = Table("--set", "type", "default in the app", box=None)
     for key, field in parameters(kind).items():
         if key != "num_selected":
             hint = hints[field.name]
-            shown = hint.__name__ if isinstance(hint, type) else str(hint)
-            shown = shown.replace("typing.", "").replace("collections.abc.", "")
+            shown = hint.__name__ if isinstance(hint, type) else re.sub(r"\w+\.", "", str(hint))
             value = getattr(strategy.rule, field.name)
             table.add_row(Text(f"rule.{key}"), Text(shown), Text(repr(value)))
     if table.row_count:

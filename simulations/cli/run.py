@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ..config import Config, Scalar, default_run_config, unused_settings
-from .bench import bench
+from ..config import CHOICES, Config, Scalar, default_run_config, unused_settings
+from .bench import BENCHMARKS, QUICK, bench
 from .console import (
     err,
     parse_setting,
@@ -23,7 +23,7 @@ from .console import (
 from .data import data
 from .engines import SHARES, Engine, resumed, run_in_process, run_on_ray
 from .rules import rules
-from .sweep import report, reproduce, sweep
+from .sweep import NAMES, report, reproduce, sweep
 
 __all__ = ["app", "main"]
 
@@ -105,10 +105,10 @@ def run(
         int | None,
         _knob("queue-length", "Clients that may cool down; -1: 4 for pncs, else 0."),
     ] = None,
-    dataset: Annotated[str | None, _knob("dataset", "digits, fashion-mnist or cifar10.")] = None,
+    dataset: Annotated[str | None, _knob("dataset", f"{', '.join(CHOICES['dataset'])}.")] = None,
     data_dir: Annotated[str | None, _knob("data-dir", "Folder of the data set.")] = None,
     model: Annotated[
-        str | None, _knob("model", "linear, mlp, cnn, vgg16 or torchvision/NAME.")
+        str | None, _knob("model", f"{', '.join(CHOICES['model'])} or torchvision/NAME.")
     ] = None,
     device: Annotated[str | None, _knob("device", "auto, cpu or cuda.")] = None,
     seed: Annotated[int | None, _knob("seed", "Seed of everything random.")] = None,
@@ -183,10 +183,10 @@ def run(
 
 app.command()(sweep)
 app.command()(report)
-app.command()(reproduce)
+app.command(epilog=f"Names: {', '.join(NAMES)}; or all.")(reproduce)
 app.command()(rules)
 app.add_typer(data, name="data")
-app.command()(bench)
+app.command(epilog=f"Names: {', '.join(BENCHMARKS)}; without one, {', '.join(QUICK)}.")(bench)
 
 
 def main() -> None:

@@ -15,13 +15,16 @@ from ..machine.limits import usable_cpus
 from ..timeouts import NEWS_OF_SWEEP
 from .console import err, out, parse_setting, progress_bar, said_plainly
 
-__all__ = ["report", "reproduce", "sweep"]
+__all__ = ["NAMES", "report", "reproduce", "sweep"]
 
 EXPERIMENTS = APP_DIRECTORY / "experiments"
 """The sweeps of the paper's tables and figures."""
 
 TABLE1 = "table1"
 """The study of client pairs, which is no sweep."""
+
+NAMES = sorted([TABLE1, *(path.stem for path in EXPERIMENTS.glob("*.toml"))])
+"""What can be reproduced."""
 
 _FULL_DISK = "make room and give the same command again, which goes on from there"
 
@@ -43,14 +46,15 @@ _ONLY = Annotated[
     list[str] | None,
     typer.Option(
         metavar="AXIS=VALUES",
-        help="A part of the sweep, such as shards=1,2 or rules=pncs,uniform; its report takes the "
-        "place of the whole's, and the whole's comes back with the whole.",
+        help="A part of the sweep, such as shards=1,2 or rules=pncs,uniform (axes: rules, shards, "
+        "dirichlet, layers, selected, queue, rule.KEY); its report takes the place of the whole's, "
+        "and the whole's comes back with the whole.",
     ),
 ]
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(help="TOML file; see simulations/experiments.")],
+    file: Annotated[Path, typer.Argument()],
     *,
     output: Annotated[
         Path | None,
@@ -64,7 +68,7 @@ def sweep(
     only: _ONLY = None,
     settings: _SET = None,
 ) -> None:
-    """Run a sweep, or what is missing of it, and write its report."""
+    """Run the sweep in a TOML file, or what is missing of it, and write its report."""
     with said_plainly(_FULL_DISK):
         changes = dict(parse_setting(text) for text in settings or [])
         folder = output or Path("runs") / (f"{file.stem}-quick" if quick else file.stem)
@@ -73,10 +77,7 @@ def sweep(
 
 
 def reproduce(
-    name: Annotated[
-        str,
-        typer.Argument(help="Such as table2 or figure-queue; or all. [dim]See experiments/.[/dim]"),
-    ],
+    name: Annotated[str, typer.Argument()],
     *,
     quick: Annotated[
         bool, typer.Option(help="Minutes in place of hours: digits, small models, 3 seeds.")
@@ -100,9 +101,8 @@ def reproduce(
 ) -> None:
     """Run what a table or figure of the paper shows, and say whether it holds."""
     with said_plainly(_FULL_DISK):
-        known = sorted([TABLE1, *(path.stem for path in EXPERIMENTS.glob("*.toml"))])
-        if name not in (*known, "all"):
-            raise ValueError(f"there is no {name!r}: choose one of {', '.join(known)}, or all")
+        if name not in (*NAMES, "all"):
+            raise ValueError(f"there is no {name!r}: choose one of {', '.join(NAMES)}, or all")
         if only and name in (TABLE1, "all"):
             raise ValueError(f"--only is for a part of one sweep, and {name} is none")
         changes: dict[str, Scalar] = {"dataset": dataset} if dataset else {}
@@ -113,7 +113,7 @@ def reproduce(
         if dataset == "digits" and model is None:
             model = "scratch"  # 8x8 pixels are nothing to VGG16
         failed = False
-        for each in known if name == "all" else [name]:
+        for each in NAMES if name == "all" else [name]:
             folder = (output or Path("runs")) / f"{each}{'-quick' if quick else ''}"
             if each == TABLE1:
                 # A study calls a model from scratch by its own name.
@@ -127,9 +127,9 @@ def reproduce(
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="What pncs sweep or pncs reproduce wrote.")],
+    folder: Annotated[Path, typer.Argument()],
 ) -> None:
-    """Write report.html, with its pictures as PNG and its numbers as CSV."""
+    """Write report.html, its pictures and its numbers into what pncs sweep or reproduce wrote."""
     with said_plainly():
         _report(folder)
 

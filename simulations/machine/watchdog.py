@@ -14,7 +14,7 @@ import psutil
 
 __all__ = ["is_alive", "marked", "stop"]
 
-_POLL = 0.1
+_POLL = 0.1  # seconds; here, since the script runs alone and imports nothing of the package
 
 
 def stop(find: Callable[[], Sequence[psutil.Process]], grace: float) -> list[int]:

@@ -73,8 +73,8 @@ def _checked(strategy: str, rule: type[SelectionRule], given: dict[str, Any]) ->
     hints = get_type_hints(rule)
     checked: dict[str, Any] = {}
     for key, value in given.items():
-        if key == "num_selected":
-            raise ValueError("rule.num_selected is the setting num-selected: use that")
+        if key in ("num_selected", "queue_length", "seed"):
+            raise ValueError(f"rule.{key} is the setting {key.replace('_', '-')}: use that")
         if key not in known:
             near = get_close_matches(key, known, n=1)
             there = f"there are {', '.join(known)}" if known else "it has none"

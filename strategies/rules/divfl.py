@@ -71,7 +71,7 @@ class DivFLRule(SketchRule):
         sketch = parse_sketch(self.sketch)
         if not sketch.is_linear:
             raise ValueError(
-                f"sketch is {self.sketch!r}, but distances need a vector: 'layers', "
+                f"sketch is {self.sketch!r}, but distances need one that is linear: 'layers', "
                 "'coordinates:SIZE' or 'count:SIZE'"
             )
         check_share(sample_share=self.sample_share)

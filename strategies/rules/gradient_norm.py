@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 
-from pncs_flower.protocol import SummaryKind, SummaryRequest
+from pncs_flower.protocol import SummaryRequest
 
 from ..checks import check_layers, check_one_of
 from ..reports import order_by_value
 from ..rule import Choice, Round, RuleState, SelectionRule, Summary, replaced
 from ..rule_strategy import RuleStrategy
+from ..sketch_rule import Compared
 
 __all__ = ["GradientNorm", "GradientNormRule"]
 
@@ -21,11 +23,11 @@ class GradientNormRule(SelectionRule):
 
     num_selected: int = 2
     layers: tuple[str, ...] | None = None
-    summary: SummaryKind = "update"
+    summary: Compared = "update"
 
     def __post_init__(self) -> None:
         replaced(self, layers=check_layers(self.layers))
-        check_one_of(("update", "gradient"), summary=self.summary)
+        check_one_of(get_args(Compared), summary=self.summary)
 
     @property
     def request(self) -> SummaryRequest:

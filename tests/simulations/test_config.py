@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pncs_flower.simulations.config import APP_DIRECTORY, Config, default_run_config
+from pncs_flower.simulations.data.datasets import DATASETS
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,7 +40,7 @@ def test_both_apps_say_the_same_of_their_settings() -> None:
     ("key", "value", "message"),
     [
         ("strategy", "pnsc", r"strategy = 'pnsc' must be one of active-fl, .*mean 'pncs'"),
-        ("dataset", "mnist", "must be one of digits, fashion-mnist"),
+        ("dataset", "mnist", f"must be one of {', '.join(DATASETS)}"),
         ("num-selected", 0, "num-selected = 0 must be at least 1"),
         ("lr", 0.0, "lr = 0.0 must be above 0"),
         ("lr", float("nan"), "lr = nan must be finite"),

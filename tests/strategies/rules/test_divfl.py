@@ -141,8 +141,8 @@ def test_stale_summary_counts_until_it_is_renewed() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sketch": "norm"}, "sketch is 'norm', but distances need a vector"),
-        ({"sketch": "power-moments:8"}, "distances need a vector"),
+        ({"sketch": "norm"}, "sketch is 'norm', but distances need one that is linear"),
+        ({"sketch": "power-moments:8"}, "distances need one that is linear"),
         ({"summary": "loss"}, "summary is 'loss'"),
         ({"sample_share": 2.0}, r"sample_share is 2\.0"),
     ],
