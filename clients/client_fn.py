@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-__all__ = ["App", "call_app", "named"]
-
 # What a mod calls to hand a message on: the mods behind it, and at last the app.
 App = Callable[[Message, Context], Message]
 

@@ -4,8 +4,6 @@ import sys
 
 import torch
 
-__all__ = ["choose_device", "compute_in", "granted_gpus"]
-
 
 def granted_gpus() -> list[str] | None:
     """Return the GPUs that Ray gave to this worker; None outside a Ray worker.

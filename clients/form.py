@@ -11,8 +11,6 @@ from flwr.app import Array, ArrayRecord
 
 from pncs_flower.plain_text import first_of
 
-__all__ = ["check_form"]
-
 _SHOWN = 3
 
 

@@ -10,8 +10,6 @@ from copy import deepcopy
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-__all__ = ["drop_kept", "keep", "restored", "take_kept"]
-
 _OURS = "pncs-"  # what the library itself has in a state
 _KEPT = f"{_OURS}kept"  # the record with the ticket
 _UPDATE = f"{_KEPT}/"

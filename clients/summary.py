@@ -19,8 +19,6 @@ from .form import check_form
 from .kept import drop_kept, keep, restored, take_kept
 from .privacy import SketchNoise
 
-__all__ = ["GradientFunction", "SummaryMod", "client_key", "summary_mod"]
-
 GradientFunction = Callable[[Message, Context], ArrayRecord]
 
 

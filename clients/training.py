@@ -14,17 +14,6 @@ from torch.random import fork_rng
 
 from .device import compute_in
 
-__all__ = [
-    "CHUNK",
-    "Examples",
-    "LocalTraining",
-    "LossFunction",
-    "Pieces",
-    "full_batch_gradient",
-    "local_sgd",
-    "mean_loss",
-]
-
 Examples = tuple[Tensor, Tensor]  # inputs and targets, of the same length n >= 1
 LossFunction = Callable[[Tensor, Tensor], Tensor]  # mean loss of outputs and targets
 

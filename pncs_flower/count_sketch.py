@@ -4,8 +4,6 @@ import numpy as np
 
 from pncs_flower.randomness import raw_words
 
-__all__ = ["count_sketch"]
-
 # Coordinates taken at a time: the working set stays in a core's second-level cache. The hash
 # depends on it, and all clients must use one hash: it is part of the wire format.
 _SLAB = 65_536

@@ -9,8 +9,6 @@ from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
-__all__ = ["PARTIAL", "held", "naming", "replacing", "write_whole"]
-
 PARTIAL = ".partial"
 """What the name of a file ends in while it is written: one left behind was never finished."""
 

@@ -2,8 +2,6 @@
 
 import numpy as np
 
-__all__ = ["condition", "covariance", "fit", "likelihood_gradient"]
-
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 
 

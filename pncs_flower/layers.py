@@ -5,8 +5,6 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from flwr.app import ArrayRecord
 
-__all__ = ["choose_layers", "group_layers", "local_change"]
-
 # What batch normalisation counts and averages while it trains: state, not a gradient.
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 

@@ -5,8 +5,6 @@ from functools import cached_property
 
 import numpy as np
 
-__all__ = ["SubsetObjective"]
-
 
 @dataclass(frozen=True)
 class SubsetObjective:

@@ -4,15 +4,6 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-__all__ = [
-    "first_of",
-    "in_one_line",
-    "one_line",
-    "plain_reason",
-    "shortened",
-    "without_colours",
-]
-
 _LONGEST_REASON = 400
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 

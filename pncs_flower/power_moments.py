@@ -10,8 +10,6 @@ from pncs_flower.count_sketch import count_sketch
 from pncs_flower.similarity import Form, pairwise_cosine, score_products
 from pncs_flower.sketch_base import SizedSketch
 
-__all__ = ["PowerMoments"]
-
 _BLOCK = 1 << 16  # coordinates at a time, so that what is made of them stays in the cache
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from .protocol import MARKER
 
-__all__ = ["pack_properties", "unpack_properties"]
-
 Scalar = bool | bytes | float | int | str
 
 _ARRAY = f"{MARKER}-array/"

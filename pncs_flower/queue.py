@@ -3,8 +3,6 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["AgeOfUpdateQueue"]
-
 
 class AgeOfUpdateQueue:
     """Hold back clients that were selected a short while ago (PNCS, arXiv:2506.15923, AoU-Queue).

@@ -4,8 +4,6 @@ from hashlib import blake2b
 
 import numpy as np
 
-__all__ = ["derive_seed", "generator", "raw_words"]
-
 
 def derive_seed(*names: int | str) -> int:
     """Hash names, integers and strings told apart, to a seed in [0, 2**63)."""

@@ -7,8 +7,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-__all__ = ["Array", "Precision", "Rows"]
-
 Array = Any  # np.ndarray or torch.Tensor: the two share the operators and names used here
 Precision = Literal["float32", "float64"]
 

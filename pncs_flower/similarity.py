@@ -9,16 +9,6 @@ import numpy as np
 
 from pncs_flower.rows import Array, Precision, Rows
 
-__all__ = [
-    "FORMS",
-    "Form",
-    "check_parameters",
-    "cosine",
-    "layered_cosine",
-    "pairwise_cosine",
-    "score_products",
-]
-
 Form = Literal["squared", "normalized", "printed", "power"]
 """What cos_p means: see `cosine`."""
 

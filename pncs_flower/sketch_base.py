@@ -9,8 +9,6 @@ import numpy as np
 from pncs_flower.similarity import Form, pairwise_cosine
 from pncs_flower.wire import HEAD, WIRES, Wire, pack, unpack
 
-__all__ = ["SizedSketch", "Sketch"]
-
 
 class Sketch:
     """A small summary of a layer; a layer smaller than its sketch is sent as it is."""

@@ -10,8 +10,6 @@ from pncs_flower.objective import SubsetObjective
 from pncs_flower.subset_exact import best_of_all
 from pncs_flower.subset_search import search_subset
 
-__all__ = ["Subset", "least_aligned_subset", "nearest_mean_subset"]
-
 _LARGEST = 1e290  # of a similarity, so that sums of them stay finite
 _MAX_SUBSETS = 5_000_000  # all of them are looked at up to here
 _STEPS_PER_CLIENT = 40  # of the search, beyond

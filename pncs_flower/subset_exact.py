@@ -7,8 +7,6 @@ import numpy as np
 
 from pncs_flower.objective import SubsetObjective
 
-__all__ = ["best_of_all"]
-
 _CHUNK = 1 << 20  # values at a time
 
 

@@ -9,8 +9,6 @@ import numpy as np
 from pncs_flower.objective import SubsetObjective
 from pncs_flower.randomness import generator
 
-__all__ = ["search_subset"]
-
 _CANDIDATES = 8  # members, and outsiders, that a step looks at: the most promising of each
 _PATIENCE = 2_000  # steps at most without a better subset before the best one is shaken
 _PATIENCE_PER_CLIENT = 5

@@ -5,8 +5,6 @@ from typing import Literal, get_args
 
 import numpy as np
 
-__all__ = ["HEAD", "WIRES", "Wire", "pack", "unpack"]
-
 Wire = Literal["float32", "float16", "int8"]
 """Number format of a sketch, with what stands before the numbers."""
 # float16: the exponent of a power of two, and the values divided by it, since bare float16 ends at

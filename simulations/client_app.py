@@ -11,8 +11,6 @@ from .config import Agreeing, Config, Scalar
 from .machine.limits import usable_cpus, usable_memory
 from .task import empty_model, load_inputs
 
-__all__ = ["Holdings", "app"]
-
 _SHARE_IF_UNKNOWN = 1 << 30
 
 Examples = tuple[Tensor, Tensor]

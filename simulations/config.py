@@ -18,19 +18,6 @@ from pydantic.dataclasses import dataclass
 from .data.datasets import DATASETS
 from .validation import in_plain_words, nearest
 
-__all__ = [
-    "APP_DIRECTORY",
-    "CHOICES",
-    "Agreeing",
-    "Config",
-    "Scalar",
-    "default_run_config",
-    "format_toml",
-    "merged",
-    "parse_rule",
-    "unused_settings",
-]
-
 Scalar = bool | int | float | str
 
 APP_DIRECTORY = Path(__file__).resolve().parent

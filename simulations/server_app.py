@@ -11,8 +11,6 @@ from .run.folder import output_path
 from .run.preflight import check_run
 from .run.training import train
 
-__all__ = ["app"]
-
 app = ServerApp()
 
 

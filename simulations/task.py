@@ -18,8 +18,6 @@ from .models.pretrained import build_last_layers
 from .models.small import build_model
 from .models.weights import read_weights, weights_fingerprint
 
-__all__ = ["Inputs", "empty_model", "initial_model", "inputs_fingerprint", "load_inputs"]
-
 _VALIDATION_STEP = 10
 
 # Of standardized validation examples: those of the first edition were standardized anew whenever

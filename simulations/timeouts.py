@@ -1,17 +1,5 @@
 """How long the app waits beside what strategies wait for: seconds, all in one place."""
 
-__all__ = [
-    "CLIENTS_END",
-    "CLUSTER_ANSWERS",
-    "DOWNLOAD_ANSWERS",
-    "DRIVER_ANSWERS",
-    "LOOK_AT_RUN_AGAIN",
-    "NEWS_OF_SWEEP",
-    "ORPHANS_END",
-    "PROCESSES_END",
-    "RUN_ENDS",
-]
-
 CLUSTER_ANSWERS = 5.0
 """For the Ray cluster of ``RAY_ADDRESS`` to take a connection."""
 

@@ -4,8 +4,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-__all__ = ["read_toml"]
-
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file, with a byte-order mark of UTF-8 or without."""

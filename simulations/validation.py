@@ -8,8 +8,6 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 from pydantic import AfterValidator, Field, StrictStr, ValidationError
 
-__all__ = ["Count", "Share", "Text", "in_plain_words", "nearest"]
-
 
 def _printable(text: str) -> str:
     if not text.isprintable():

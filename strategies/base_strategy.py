@@ -10,16 +10,6 @@ from flwr.serverapp.strategy import Strategy
 
 from .errors import SelectionError, named
 
-__all__ = [
-    "check_base",
-    "check_limits",
-    "hint_at_attribute",
-    "least_evaluating",
-    "named_base",
-    "same_for_all",
-    "unwrap",
-]
-
 
 def check_base(base: Strategy, num_selected: int) -> None:
     """Refuse a base strategy that could not work with the number of clients it is given."""

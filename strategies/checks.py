@@ -5,21 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "check_above_zero",
-    "check_factor",
-    "check_flags",
-    "check_layers",
-    "check_not_negative",
-    "check_one_of",
-    "check_paths",
-    "check_seconds",
-    "check_share",
-    "check_text",
-    "check_whole",
-    "given",
-]
-
 
 def given(**values: Any) -> dict[str, Any]:
     """Return what is not None."""

@@ -6,16 +6,6 @@ from logging import ERROR
 
 from flwr.common import log
 
-__all__ = [
-    "DeadWorkerError",
-    "EmptyRoundsError",
-    "NoSummariesError",
-    "SelectionError",
-    "TooFewClientsError",
-    "UnsavableError",
-    "named",
-]
-
 
 class SelectionError(RuntimeError):
     """A round could not be carried out."""

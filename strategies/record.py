@@ -19,15 +19,6 @@ from pncs_flower.plain_text import first_of
 
 from .rule import Choice
 
-__all__ = [
-    "Records",
-    "RoundListener",
-    "RoundRecord",
-    "append_line",
-    "heard",
-    "write_json_lines",
-]
-
 _SHOWN = 20  # clients in the line of a log
 
 

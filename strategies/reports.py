@@ -10,16 +10,6 @@ from pncs_flower.protocol import NUM_EXAMPLES, client_order
 from .errors import SelectionError
 from .rule import Metrics, Round
 
-__all__ = [
-    "draw",
-    "order_by_value",
-    "reported",
-    "round_down",
-    "round_half_up",
-    "sizes",
-]
-
-
 _TELLING = 3  # the round from which even single clients tell that an app reports no such metric
 
 

@@ -9,8 +9,6 @@ from .options import SelectionOptions
 from .rule import SelectionRule, parameters
 from .selection import SelectionStrategy
 
-__all__ = ["RuleStrategy"]
-
 
 class RuleStrategy(SelectionStrategy):
     """A strategy that makes its own rule: from ``rule_type`` alone follows what it takes.

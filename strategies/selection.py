@@ -38,8 +38,6 @@ from .rule import SelectionRule, check_rule
 from .stopping import EvaluateFunction, Loop, ShouldStop, naming_round
 from .traffic import Traffic
 
-__all__ = ["SelectionStrategy"]
-
 
 class SelectionStrategy(Strategy):
     """Let a rule choose the clients of each round, and a Flower strategy do all the rest.

@@ -12,8 +12,6 @@ from flwr.serverapp.strategy import Result
 from .grids.releases import takes
 from .record import RoundListener, RoundRecord
 
-__all__ = ["EvaluateFunction", "Loop", "ShouldStop", "naming_round"]
-
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 ShouldStop = Callable[[int, Result], bool]
 _Given = TypeVar("_Given")

@@ -7,8 +7,6 @@ from flwr.common import log
 
 from .record import RoundListener, RoundRecord
 
-__all__ = ["Traffic"]
-
 
 class Traffic(RoundListener):
     """Logs once a run the bytes that went up in a round, and those of all clients' updates."""

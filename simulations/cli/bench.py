@@ -9,8 +9,6 @@ import typer
 
 from .console import said_plainly
 
-__all__ = ["BENCHMARKS", "FOLDER", "QUICK", "bench"]
-
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 """The benchmarks, where there is a source tree."""
 

@@ -24,16 +24,6 @@ from rich.text import Text
 
 from ..config import Scalar, default_run_config
 
-__all__ = [
-    "err",
-    "out",
-    "parse_setting",
-    "progress_bar",
-    "said_plainly",
-    "show_tracebacks",
-    "write_what_cannot_be_shown",
-]
-
 # Without markup: names, paths and titles may have brackets.
 out = Console(markup=False, highlight=False)
 """For results."""

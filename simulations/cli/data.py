@@ -10,8 +10,6 @@ from ..data.datasets import DATASETS, dataset_fingerprint, load_dataset
 from ..data.download import download
 from .console import out, said_plainly
 
-__all__ = ["data"]
-
 data = typer.Typer(help="The data sets.", no_args_is_help=True)
 
 _PUBLISHED = [name for name, dataset in DATASETS.items() if dataset.download]

@@ -12,9 +12,6 @@ from typing import Any
 from ..config import Config, Scalar, default_run_config
 from .console import err, out, progress_bar
 
-__all__ = ["SHARES", "Engine", "resumed", "run_in_process", "run_on_ray"]
-
-
 SHARES: Mapping[str, Any] = {"cpus_per_client": 1, "gpus_per_client": 0.0, "logical_gpus": 0}
 """What clients on Ray get of the machine, which is not among a run's settings: the defaults."""
 

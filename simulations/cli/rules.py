@@ -11,8 +11,6 @@ from rich.text import Text
 from ..config import Config, default_run_config
 from .console import out, said_plainly
 
-__all__ = ["rules"]
-
 
 def rules(
     name: Annotated[str | None, typer.Argument()] = None,

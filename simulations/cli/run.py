@@ -25,8 +25,6 @@ from .engines import SHARES, Engine, resumed, run_in_process, run_on_ray
 from .rules import rules
 from .sweep import NAMES, report, reproduce, sweep
 
-__all__ = ["app", "main"]
-
 
 class _Commands(TyperGroup):
     """Commands that take ``--traceback`` anywhere."""

@@ -15,8 +15,6 @@ from ..machine.limits import usable_cpus
 from ..timeouts import NEWS_OF_SWEEP
 from .console import err, out, parse_setting, progress_bar, said_plainly
 
-__all__ = ["NAMES", "report", "reproduce", "sweep"]
-
 EXPERIMENTS = APP_DIRECTORY / "experiments"
 """The sweeps of the paper's tables and figures."""
 

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from .images import Dataset, ImageData
 
-__all__ = ["CIFAR10"]
-
 _BATCHES = "cifar-10-batches-py"
 _SUFFIXES = (".jpg", ".jpeg", ".png")
 _NUM_CLASSES = 10

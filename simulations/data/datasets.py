@@ -9,8 +9,6 @@ from .digits import DIGITS
 from .fashion_mnist import FASHION_MNIST
 from .images import Dataset, ImageData
 
-__all__ = ["DATASETS", "dataset_fingerprint", "load_dataset"]
-
 DATASETS = {dataset.name: dataset for dataset in (DIGITS, FASHION_MNIST, CIFAR10)}
 
 

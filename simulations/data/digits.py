@@ -6,8 +6,6 @@ import numpy as np
 
 from .images import Dataset, ImageData, every_nth_of_each_class
 
-__all__ = ["DIGITS"]
-
 
 def _load(folder: Path) -> ImageData:
     from sklearn.datasets import load_digits

@@ -11,8 +11,6 @@ from urllib.error import URLError
 from ..timeouts import DOWNLOAD_ANSWERS
 from .images import Dataset
 
-__all__ = ["download"]
-
 
 def download(
     dataset: Dataset, data_dir: Path, on_file: Callable[[str, int], None], mirror: str = ""

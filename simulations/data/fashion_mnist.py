@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from .images import Dataset, ImageData
 
-__all__ = ["FASHION_MNIST"]
-
 _DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 _RAW = Path("FashionMNIST/raw")
 _NAMES = [

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Dataset", "ImageData", "as_float", "every_nth_of_each_class", "unwritable"]
-
 
 @dataclass(frozen=True)
 class ImageData:

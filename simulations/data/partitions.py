@@ -12,8 +12,6 @@ from pncs_flower.randomness import derive_seed, generator
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
 
-__all__ = ["draw_partition", "partition_examples"]
-
 
 def partition_examples(
     labels: NDArray[np.int64], num_clients: int, scheme: str = "shards", **options: Any

@@ -9,8 +9,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["usable_cpus", "usable_memory"]
-
 
 def usable_memory(root: Path = Path("/")) -> int | None:
     """Return the bytes of memory, or of the least limit on this process's group, if it is known."""

@@ -14,8 +14,6 @@ import psutil
 from ..timeouts import CLIENTS_END, ORPHANS_END, PROCESSES_END
 from .watchdog import stop
 
-__all__ = ["adopt_orphans", "descendants", "guarded", "stop_descendants", "stop_hung_workers"]
-
 _PR_SET_CHILD_SUBREAPER = 36
 _BUSY = "ray::ClientAppActor.run"  # as Ray names a worker's process while a client is at work
 

@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["exit_on_signals", "ignoring_signals", "keeping_handlers"]
-
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _IGNORED = dict.fromkeys(_ENDING, signal.SIG_IGN)
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from ..timeouts import CLUSTER_ANSWERS
 
-__all__ = ["LONGEST", "cluster_address", "free_ports", "short_folder", "without_proxy_here"]
-
 LONGEST = 39
 """Bytes of a folder's path in which Ray can work: 68 more make its sockets', which may have 107."""
 

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 
 import psutil
 
-__all__ = ["is_alive", "marked", "stop"]
-
 _POLL = 0.1  # seconds; here, since the script runs alone and imports nothing of the package
 
 

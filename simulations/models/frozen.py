@@ -21,8 +21,6 @@ from ..data.datasets import dataset_fingerprint, load_dataset
 from .pretrained import cuts, frozen_part, normalize
 from .weights import read_weights, weights_fingerprint
 
-__all__ = ["FrozenData", "load_frozen"]
-
 _PARTS = ("train", "test")
 _CHUNK = 250
 

@@ -18,8 +18,6 @@ from ..data.images import as_float
 from .small import drawing, in_colour
 from .weights import State, build_network, empty_network, network_name
 
-__all__ = ["build_last_layers", "cuts", "frozen_part", "normalize"]
-
 Layers = tuple[str, ...]
 
 _CLASSIFIER = ("classifier.0", "classifier.3", "classifier.6")  # all behind the convolutions

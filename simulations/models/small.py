@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from pncs_flower.randomness import derive_seed
 
-__all__ = ["MODELS", "TORCHVISION", "build_model", "drawing", "in_colour"]
-
 TORCHVISION = ("resnet18", "mobilenet_v3_small")
 """Models that are torchvision's."""
 

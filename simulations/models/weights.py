@@ -10,15 +10,6 @@ from torch import Tensor, nn
 
 from ..validation import nearest
 
-__all__ = [
-    "State",
-    "build_network",
-    "empty_network",
-    "network_name",
-    "read_weights",
-    "weights_fingerprint",
-]
-
 State = Mapping[str, Tensor]
 
 

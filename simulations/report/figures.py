@@ -22,22 +22,6 @@ from ..sweep.cell import Run
 from ..sweep.results import SweepResults
 from ..sweep.statistics import mean_interval
 
-__all__ = [
-    "BLACK",
-    "COLOURS",
-    "GREY",
-    "PALE",
-    "clients_of",
-    "draw_choices",
-    "draw_curves",
-    "draw_similarities",
-    "draw_states",
-    "legend_below",
-    "new_figure",
-    "plain_axes",
-    "save",
-]
-
 COLOURS = ("#0072b2", "#e69f00", "#d55e00", "#cc79a7", "#009e73", "#56b4e9", "#7f6000", "#542788")
 """Okabe and Ito's, which differ in lightness too, with two darker ones; the reference's first."""
 

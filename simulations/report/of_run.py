@@ -18,8 +18,6 @@ from ..run.settings import SETTINGS
 from ..toml_file import read_toml
 from . import figures
 
-__all__ = ["draw_rounds", "final_table", "round_line"]
-
 PICTURE = "rounds.png"
 """Name of the picture in a run's folder."""
 

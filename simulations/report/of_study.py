@@ -10,8 +10,6 @@ from ..task import load_inputs
 from .figures import BLACK, COLOURS, GREY, new_figure, plain_axes, save
 from .page import write_csv, write_page
 
-__all__ = ["judge_rows", "write_table1"]
-
 _COLOURS = dict(zip(("cos 4", "cos 1", "cos 2", "cos 3", ALL), COLOURS, strict=False))
 _COLOURS[RANDOM] = BLACK
 _DASHES = {ALL: "--", RANDOM: ":"}

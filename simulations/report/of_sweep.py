@@ -17,8 +17,6 @@ from ..sweep.statistics import Comparison, compare, judge, mean_interval, percen
 from .figures import draw_choices, draw_curves, draw_similarities
 from .page import write_csv, write_page
 
-__all__ = ["REPORT", "write_report"]
-
 REPORT = "report.html"
 """Name of the page in a sweep's folder."""
 

@@ -11,8 +11,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pncs_flower.files import write_whole
 
-__all__ = ["write_csv", "write_page"]
-
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined
 )

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["LAST", "after_the_stop", "best_round", "is_stopped", "stop_note", "stopped_after"]
-
 LAST = 5  # rounds over which the converged accuracy is the mean
 
 _NOTE = "stopped early: no better accuracy for"

@@ -23,8 +23,6 @@ from ..machine.surroundings import free_ports, short_folder, without_proxy_here
 from ..timeouts import LOOK_AT_RUN_AGAIN, RUN_ENDS
 from .preflight import Placement
 
-__all__ = ["FLOWER_LOG", "RunFailedError", "run_in_flower"]
-
 FLOWER_LOG = "flwr.log"  # in a run's folder
 
 _ERROR = re.compile(r"^ERROR|^\w[\w.]*(Error|Exception|Interrupt)\b", re.MULTILINE)

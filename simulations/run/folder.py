@@ -16,19 +16,6 @@ from pncs_flower.strategies.record import write_json_lines
 from ..config import Config
 from .settings import keep_settings, read_settings, refuse_other_settings
 
-__all__ = [
-    "CHECKPOINT",
-    "ROUNDS",
-    "SUMMARY",
-    "WEIGHTS",
-    "finish",
-    "follow_rounds",
-    "open_run",
-    "output_path",
-    "read_rounds",
-    "read_summary",
-]
-
 CHECKPOINT = "checkpoint"  # the folder that a run is resumed from
 ROUNDS = "rounds.jsonl"  # a line for each round; no accuracy before its end
 SUMMARY = "summary.json"  # what came out; there once a run is done

@@ -13,8 +13,6 @@ from flwr.serverapp import Grid
 
 from pncs_flower.strategies.grids.releases import Run, set_task_identity
 
-__all__ = ["InProcessGrid"]
-
 _FIRST_NODE_ID = 1000
 _RUN_ID = 1
 

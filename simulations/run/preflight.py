@@ -19,18 +19,6 @@ from ..task import Inputs, empty_model, load_inputs
 from ..timeouts import DRIVER_ANSWERS
 from .strategy import build_strategy
 
-__all__ = [
-    "Machine",
-    "Placement",
-    "check_device",
-    "check_gpu_memory",
-    "check_run",
-    "detect_machine",
-    "estimate_memory",
-    "free_gpu_memory",
-    "place_clients",
-]
-
 # What a process takes before it computes anything: CUDA's context and its libraries' workspaces.
 _PROCESS = 700 * 2**20
 

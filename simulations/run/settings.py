@@ -13,14 +13,6 @@ from ..config import Config, Scalar, default_run_config, format_toml
 from ..task import inputs_fingerprint
 from ..toml_file import read_toml
 
-__all__ = [
-    "CHANGEABLE",
-    "SETTINGS",
-    "keep_settings",
-    "read_settings",
-    "refuse_other_settings",
-]
-
 SETTINGS = "config.toml"  # in a run's folder
 
 CHANGEABLE = (

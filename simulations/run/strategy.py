@@ -16,8 +16,6 @@ from ..config import Config
 from ..validation import in_plain_words
 from .folder import CHECKPOINT, ROUNDS
 
-__all__ = ["build_strategy", "parameter_names"]
-
 
 def build_strategy(config: Config, folder: Path | None = None) -> SelectionStrategy:
     """Return the selection strategy of the settings, around FedAvg; it writes to a run's folder."""

@@ -25,8 +25,6 @@ from .folder import finish, open_run
 from .strategy import build_strategy
 from .watch import TENSORBOARD, RunWatch, open_tensorboard
 
-__all__ = ["evaluate", "train"]
-
 _PACKAGES = ("pncs-flower", "flwr", "torch", "numpy")
 
 

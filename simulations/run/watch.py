@@ -10,8 +10,6 @@ from flwr.app import ArrayRecord
 from pncs_flower.strategies import Choice, RoundRecord
 from pncs_flower.strategies.record import RoundListener
 
-__all__ = ["TENSORBOARD", "RunWatch", "open_tensorboard"]
-
 TENSORBOARD = "tensorboard"  # folder of its log, in a run's
 
 _MOST_CLIENTS = 20  # the number of similarities grows with its square

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 
 from pncs_flower.similarity import pairwise_cosine
 
-__all__ = ["FEATURES", "client_pairs", "pair_features"]
-
 _ORDERS = (1, 2, 3, 4)
 
 FEATURES = (

@@ -7,8 +7,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Labels", "PairModel", "fit_pair_model", "label_pairs", "relative", "relative_losses"]
-
 Labels = Literal["min-max", "softmax"]
 Vector = NDArray[np.float64]
 

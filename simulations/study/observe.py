@@ -18,8 +18,6 @@ from ..config import Config
 from ..task import initial_model, load_inputs
 from .features import FEATURES, client_pairs, pair_features
 
-__all__ = ["OBSERVED", "Observations", "observe_pairs", "read_observations", "write_observations"]
-
 OBSERVED = (*FEATURES, "accuracy", "loss")
 """What is seen of every pair in every round: features, and how good a model it makes."""
 

@@ -19,8 +19,6 @@ from .features import FEATURES
 from .model import Labels, PairModel, fit_pair_model, label_pairs, relative, relative_losses
 from .observe import OBSERVED, Observations, observe_pairs, read_observations, write_observations
 
-__all__ = ["ALL", "RANDOM", "Row", "Study", "analyse", "run_study"]
-
 ALL, RANDOM = "all features", "a random pair"
 """Rows beside those of the features: the model of all, and the mean over all pairs."""
 

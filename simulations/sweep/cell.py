@@ -18,8 +18,6 @@ from ..config import Config, Scalar, default_run_config, format_toml
 from ..run.early_stopping import LAST, after_the_stop
 from ..validation import in_plain_words
 
-__all__ = ["CELLS", "Cell", "Run", "digest", "read_cell", "readable_name", "write_cell"]
-
 CELLS = "cells"
 """Folder with a file for each finished cell: what it is, its rounds, its summary."""
 

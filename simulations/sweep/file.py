@@ -12,8 +12,6 @@ from ..validation import in_plain_words
 from .plan import Report
 from .sweep import PARAMETER, Axes, Sweep, short
 
-__all__ = ["changed", "part_of", "read_sweep"]
-
 _AXES = ("rules", "shards", "dirichlet", "layers", "selected", "queue")
 
 

@@ -8,8 +8,6 @@ from pydantic.dataclasses import dataclass
 
 from ..validation import Count, Share, Text
 
-__all__ = ["CHECKED", "Ahead", "Best", "Claim", "Report", "Similar", "Sooner"]
-
 CHECKED = ConfigDict(extra="forbid")
 
 

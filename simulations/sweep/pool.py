@@ -15,8 +15,6 @@ from pncs_flower.plain_text import without_colours
 from ..machine.signals import keeping_handlers
 from ..machine.surroundings import cluster_address, short_folder
 
-__all__ = ["Do", "Failure", "RunJobs", "pool"]
-
 Do = Callable[[Any], Any]
 RunJobs = Callable[[Do, Mapping[Path, Any]], Iterator[tuple[Path, Any]]]
 

@@ -14,8 +14,6 @@ from .cell import CELLS, Run, read_cell
 from .plan import Report
 from .sweep import ALL_CLIENTS, Tune
 
-__all__ = ["SWEEP", "Description", "SweepResults", "Tuned", "read_results"]
-
 SWEEP = "sweep.json"
 """Name of the file that says what the sweep is."""
 

@@ -27,8 +27,6 @@ from .pool import Failure, pool
 from .results import SWEEP, Tuned
 from .sweep import Sweep, short
 
-__all__ = ["FAILED", "cell_files", "choose_rates", "run_sweep", "tuning_cells", "with_rates"]
-
 TUNING = "tuning"
 """Folder with the files of the runs that chose the learning rates."""
 

@@ -10,8 +10,6 @@ from .cell import Run
 from .plan import Ahead, Best, Claim, Sooner
 from .results import SweepResults
 
-__all__ = ["Comparison", "compare", "judge", "mean_interval", "percent", "rounds_to_reach"]
-
 Vector = NDArray[np.float64]
 
 

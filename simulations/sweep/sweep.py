@@ -24,8 +24,6 @@ from ..validation import Count
 from .cell import Cell, readable_name
 from .plan import CHECKED, Report
 
-__all__ = ["ALL_CLIENTS", "PARAMETER", "Axes", "Sweep", "Tune", "refuse_axes", "short"]
-
 ALL_CLIENTS = "all"
 """The rule that has every client send its update: the ceiling."""
 

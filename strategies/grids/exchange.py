@@ -10,16 +10,6 @@ from flwr.common.constant import ErrorCode
 from pncs_flower.plain_text import plain_reason
 from pncs_flower.protocol import MARKER, Phase
 
-__all__ = [
-    "NOT_LOADED",
-    "Replies",
-    "content_bytes",
-    "expire",
-    "marked",
-    "message_like",
-    "sort_replies",
-]
-
 _OF_THE_SERVER = (
     ErrorCode.MESSAGE_UNAVAILABLE,
     ErrorCode.REPLY_MESSAGE_UNAVAILABLE,

@@ -19,8 +19,6 @@ from .. import timeouts
 from ..errors import DeadWorkerError
 from .view import GridWrapper
 
-__all__ = ["OpenMessages", "PollingGrid", "polled"]
-
 _SIMULATED = {"HttpGrid": False, "InMemoryGrid": True}
 # Of so many clients times messages, a scan takes Flower longer than it should.
 _MANY = 1000

@@ -13,8 +13,6 @@ from .releases import HAS_NODES
 if TYPE_CHECKING:
     from flwr.proto.node_pb2 import NodeInfo
 
-__all__ = ["GridView", "GridWrapper"]
-
 
 def _handed_on(name: str) -> Any:
     """Return a method that calls the wrapped grid's method of the same name."""

@@ -23,8 +23,6 @@ from pncs_flower.protocol import MARKER, SUMMARY
 
 from ..replies.arrays import NUMPY, read_array
 
-__all__ = ["ProxyGrid", "error_reply", "give_id", "to_array"]
-
 _FIRST_NODE_ID = 1000
 _REMEDY = (
     "is its client wrapped, SummaryClient(MyClient().to_client(), context)? See "

@@ -14,8 +14,6 @@ from ..base_strategy import named_base, unwrap
 from .arrays import read_doubles
 from .model import Model
 
-__all__ = ["aggregate", "check_averages", "share_layers"]
-
 # Where Flower's adaptive strategies keep the moments of past changes, and their own model.
 _MOMENTS = ("m_t", "v_t", "momentum_vector")
 _MEMORY = (*_MOMENTS, "current_arrays")

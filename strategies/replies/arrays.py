@@ -6,8 +6,6 @@ from functools import lru_cache
 import numpy as np
 from flwr.app import Array
 
-__all__ = ["KINDS", "NUMPY", "read_array", "read_doubles"]
-
 NUMPY = "numpy.ndarray"
 KINDS = "fiub"  # numbers of floating point, whole numbers with and without sign, bool
 

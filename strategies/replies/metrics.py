@@ -22,8 +22,6 @@ from pncs_flower.plain_text import first_of, shortened
 from ..base_strategy import unwrap
 from ..rule import Metrics
 
-__all__ = ["ReplyMetrics", "numbers"]
-
 _NAMED = 5  # metrics in a note
 _MOST = 1e20  # of a loss: QFedAvg weighs by powers of it, which must stay finite
 _NORM_BIT = "norm_bit"  # what Flower's adaptive clipping on the client side reports

@@ -12,8 +12,6 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from ..base_strategy import unwrap
 from .arrays import KINDS, NUMPY, read_array
 
-__all__ = ["Model", "OtherUpdateError"]
-
 
 class OtherUpdateError(ValueError):
     """An update has other arrays, or arrays of another kind or shape, than the model."""

@@ -11,8 +11,6 @@ from pncs_flower.sketches import CoordinateShare, Sketch, parse_sketch
 
 from .arrays import read_array
 
-__all__ = ["SummaryDecoder", "decode_loss"]
-
 _NO_MOD = (
     ", so the mod has not answered: put summary_mod first among the mods of the whole app, "
     "ClientApp(mods=[summary_mod, ...])"

@@ -24,8 +24,6 @@ from .arrays import read_array, read_doubles
 from .metrics import ReplyMetrics, numbers
 from .model import Model, OtherUpdateError
 
-__all__ = ["SketchCheck", "UntruthfulSketchError", "UpdateChecks"]
-
 # What recomputing a sketch may differ by, relative to its norm: another machine rounds otherwise.
 _TOLERANCE = 1e-2
 # Clients whose updates have another form than the model: one alone may be at fault itself.

@@ -17,8 +17,6 @@ from flwr.common import log
 
 from pncs_flower.files import PARTIAL, held, naming, write_whole
 
-__all__ = ["Checkpoint", "CheckpointFolder"]
-
 _FORMAT = "pncs-checkpoint 7"
 _MANIFEST = "manifest"
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["fingerprint"]
-
 _PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes)
 
 

@@ -21,8 +21,6 @@ from ..errors import UnsavableError
 from . import objects
 from .objects import Kind, Parts
 
-__all__ = ["CHANGING", "KINDS", "is_setting", "kind_of"]
-
 CHANGING = {
     *("array", "tensor", "generator", "bit-generator", "random-state", "random"),
     *("datetime", "path"),

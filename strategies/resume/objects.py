@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 from ..errors import UnsavableError
 
-__all__ = ["KINDS", "Kind", "Parts", "attributes", "set_attribute"]
-
 Parts = Iterable[tuple[str, Any]]
 """The parts of a value, each after what its name adds to the value's."""
 

@@ -9,8 +9,6 @@ from ..errors import UnsavableError
 from .objects import attributes, set_attribute
 from .snapshot import Encoder
 
-__all__ = ["SKIP", "Remembered", "encoded"]
-
 SKIP = "not_in_checkpoint"
 """An attribute of a strategy or rule that names those which a resumed run does without."""
 

@@ -20,8 +20,6 @@ from .remembered import Remembered, encoded
 from .settings import Resumable, check_same, settings_of, survey
 from .snapshot import Decoder, Encoder
 
-__all__ = ["Resumption"]
-
 # What is saved beside the attributes of the base strategy and of the rule.
 _STATE = ("the model", "the configs", "the state of the rule")
 _METRICS = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")

@@ -20,15 +20,6 @@ from .kinds import CHANGING
 from .remembered import SKIP, encoded
 from .snapshot import Encoder
 
-__all__ = [
-    "MAY_DIFFER",
-    "Resumable",
-    "check_same",
-    "installed_version",
-    "settings_of",
-    "survey",
-]
-
 MAY_DIFFER = frozenset(
     {
         *("wait_timeout", "start_timeout", "summary_timeout"),  # how long, not what

@@ -17,8 +17,6 @@ from ..errors import UnsavableError
 from .functions import fingerprint
 from .kinds import KINDS, is_setting, kind_of
 
-__all__ = ["Decoder", "Encoder"]
-
 _DEEPEST = 100
 _SMALL = 2**63
 # Classes that are there in any process, such as the factory of a defaultdict.

@@ -22,8 +22,6 @@ from .open_round import OpenRound
 from .pre_round import PreRound
 from .selector import Selector
 
-__all__ = ["Asking"]
-
 # Why answers are of no use where clients came or went: the guess at the message may be right.
 _OTHER_CLIENTS = "other clients take part than were asked"
 _ROUND = "server-round"

@@ -7,8 +7,6 @@ from typing import Any
 
 from .. import timeouts
 
-__all__ = ["Backoff"]
-
 
 @dataclass
 class _Failures:

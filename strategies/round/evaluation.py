@@ -14,8 +14,6 @@ from ..grids.view import GridView
 from ..replies.metrics import ReplyMetrics
 from .open_round import OpenRound
 
-__all__ = ["aggregate", "configure"]
-
 _NAMED = 3  # clients in a note
 
 

@@ -15,8 +15,6 @@ from ..replies.model import Model
 from ..rule import Metrics, Round, Summary
 from .pre_round import PreRound
 
-__all__ = ["OpenRound", "Plan"]
-
 
 @dataclass(frozen=True)
 class Plan:

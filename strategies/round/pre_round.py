@@ -19,8 +19,6 @@ from ..options import SelectionOptions
 from ..record import RoundRecord
 from ..replies.summaries import SummaryDecoder, decode_loss
 
-__all__ = ["PreRound"]
-
 _NAMED = 5  # clients in a note
 
 

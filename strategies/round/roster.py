@@ -18,8 +18,6 @@ from ..grids.exchange import NOT_LOADED, Replies, content_bytes, sort_replies
 from ..grids.polling import OpenMessages, PollingGrid
 from ..options import SelectionOptions
 
-__all__ = ["NO_FUNCTION", "Introductions", "Roster"]
-
 # What Flower says of an app whose functions all have names of their own.
 NO_FUNCTION = "No train function registered"
 _NO_MOD = (

@@ -21,8 +21,6 @@ from .backoff import Backoff
 from .open_round import OpenRound, Plan
 from .roster import Roster
 
-__all__ = ["Selector", "choose"]
-
 
 def choose(round: OpenRound, selector: "Selector", history: Sequence[RoundRecord]) -> Choice:
     """Choose among the clients whose summaries came; by waiting time where too few came."""

@@ -18,8 +18,6 @@ from ..replies.aggregation import aggregate, share_layers
 from ..replies.updates import SketchCheck, UpdateChecks
 from .open_round import OpenRound
 
-__all__ = ["close", "configure", "find_message_type", "receive", "send", "stop_after_empty_rounds"]
-
 
 def configure(round: OpenRound, node_ids: Iterable[int]) -> list[Message]:
     """Have the base strategy make its training messages for these nodes.

@@ -21,8 +21,6 @@ from . import training
 from .open_round import OpenRound
 from .roster import NO_FUNCTION, Introductions, Roster
 
-__all__ = ["Waiting", "meet_clients"]
-
 _LONGEST_TEXT = 600
 _NAMED = 3  # clients in an error
 
