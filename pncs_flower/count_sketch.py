@@ -10,13 +10,7 @@ _SLAB = 65_536
 
 
 def count_sketch(
-    values: np.ndarray,
-    size: int,
-    *,
-    seed: int,
-    layer: str,
-    powers: int = 1,
-    scale: float = 1.0,
+    values: np.ndarray, size: int, *, seed: int, layer: str, powers: int = 1, scale: float = 1.0
 ) -> np.ndarray:
     """Return the count sketches (powers, size) of a vector's powers 1 to 3, all with one hash."""
     # Coordinate i adds sign(i) * values[i]**k to bucket hash(i) (M. Charikar, K. Chen, M.

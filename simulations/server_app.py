@@ -22,10 +22,7 @@ def main(grid: Grid, context: Context) -> None:
     output = output_path(config)
     try:
         train(
-            grid,
-            config,
-            output,
-            lambda row: print(round_line(row, config.num_rounds), flush=True),
+            grid, config, output, lambda row: print(round_line(row, config.num_rounds), flush=True)
         )
         draw_rounds(output)
         # Flower's log has no width; a table must have one.

@@ -115,10 +115,7 @@ def _begin(config: Config, clients: int, where: str) -> tuple[Config, Path]:
 
 @contextlib.contextmanager
 def _saying_how_to_go_on(
-    config: Config,
-    output: Path,
-    engine: Engine,
-    shares: Mapping[str, Any] = SHARES,
+    config: Config, output: Path, engine: Engine, shares: Mapping[str, Any] = SHARES
 ) -> Iterator[None]:
     """Say, where a run ends before its time, which command goes on with it."""
     from ..run.flower import FLOWER_LOG

@@ -12,9 +12,7 @@ from ..config import Config, default_run_config
 from .console import out, said_plainly
 
 
-def rules(
-    name: Annotated[str | None, typer.Argument()] = None,
-) -> None:
+def rules(name: Annotated[str | None, typer.Argument()] = None) -> None:
     """Say which rules there are; or of one, also of yours (module:Rule), what it does and takes."""
     with said_plainly(), out.status("Importing the rules"):
         from pncs_flower.strategies.rules import STRATEGIES

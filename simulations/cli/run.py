@@ -13,13 +13,7 @@ from typer.core import TyperGroup
 
 from ..config import CHOICES, Config, Scalar, default_run_config, unused_settings
 from .bench import BENCHMARKS, QUICK, bench
-from .console import (
-    err,
-    parse_setting,
-    said_plainly,
-    show_tracebacks,
-    write_what_cannot_be_shown,
-)
+from .console import err, parse_setting, said_plainly, show_tracebacks, write_what_cannot_be_shown
 from .data import data
 from .engines import SHARES, Engine, resumed, run_in_process, run_on_ray
 from .rules import rules
@@ -89,8 +83,7 @@ def _knob(name: str, text: str, setting: str = "") -> Any:
 @app.command(epilog=EXAMPLES)
 def run(
     clients: Annotated[
-        int | None,
-        typer.Option(help="Simulated clients. [dim]\\[default: 10][/dim]", min=1),
+        int | None, typer.Option(help="Simulated clients. [dim]\\[default: 10][/dim]", min=1)
     ] = None,
     rounds: Annotated[int | None, _knob("rounds", "Rounds of training.", "num-rounds")] = None,
     strategy: Annotated[
@@ -100,8 +93,7 @@ def run(
         int | None, _knob("num-selected", "Clients that send their update in a round.")
     ] = None,
     queue_length: Annotated[
-        int | None,
-        _knob("queue-length", "Clients that may cool down; -1: 4 for pncs, else 0."),
+        int | None, _knob("queue-length", "Clients that may cool down; -1: 4 for pncs, else 0.")
     ] = None,
     dataset: Annotated[str | None, _knob("dataset", f"{', '.join(CHOICES['dataset'])}.")] = None,
     data_dir: Annotated[str | None, _knob("data-dir", "Folder of the data set.")] = None,

@@ -124,9 +124,7 @@ def reproduce(
     raise typer.Exit(1 if failed else 0)
 
 
-def report(
-    folder: Annotated[Path, typer.Argument()],
-) -> None:
+def report(folder: Annotated[Path, typer.Argument()]) -> None:
     """Write report.html, its pictures and its numbers into what pncs sweep or reproduce wrote."""
     with said_plainly():
         _report(folder)
@@ -185,11 +183,7 @@ def _run(
 
 
 def _run_table1(
-    folder: Path,
-    changes: Mapping[str, Scalar],
-    seeds: int | None,
-    quick: bool,
-    workers: int,
+    folder: Path, changes: Mapping[str, Scalar], seeds: int | None, quick: bool, workers: int
 ) -> None:
     from ..report.of_study import judge_rows, write_table1
     from ..study.study import Study, analyse, run_study

@@ -110,10 +110,7 @@ def _write(
 
 
 def _run(
-    network: nn.Module,
-    inputs: NDArray[Any],
-    prepare: Callable[[NDArray[Any]], Tensor],
-    path: Path,
+    network: nn.Module, inputs: NDArray[Any], prepare: Callable[[NDArray[Any]], Tensor], path: Path
 ) -> None:
     """Write the output for every input, in pieces that fit in memory."""
     with torch.inference_mode():

@@ -43,10 +43,7 @@ def evaluate(
 
 
 def train(
-    grid: Grid,
-    config: Config,
-    output: Path,
-    on_round: Callable[[Mapping[str, Any]], None],
+    grid: Grid, config: Config, output: Path, on_round: Callable[[Mapping[str, Any]], None]
 ) -> None:
     """Train and leave the results in a folder; ``on_round`` gets each round's row when it is over.
 

@@ -289,9 +289,7 @@ class Sweep:
 
 
 def refuse_axes(
-    settings: Mapping[str, Any],
-    refused: Mapping[str, str] = _REFUSED,
-    where: str = "the setting",
+    settings: Mapping[str, Any], refused: Mapping[str, str] = _REFUSED, where: str = "the setting"
 ) -> None:
     """Refuse settings of which a label would say otherwise, or that are of no use in a sweep."""
     for key, why in refused.items():
