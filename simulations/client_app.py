@@ -58,12 +58,11 @@ def _place(context: Context) -> tuple[int, int]:
 
 
 class Holdings:
-    """What the clients of one run hold, copied out of the data set when first asked for.
+    """What the clients of one run hold, copied out of the data set when first asked for."""
 
-    Copies are kept while there is room: each of the processes that play clients, one for each
-    core, then has its own. Beyond that an answer is copied anew out of the data set, which is
-    memory-mapped, and so one for all processes, where it comes from frozen layers.
-    """
+    # Copies are kept while there is room: each of the processes that play clients, one for each
+    # core, then has its own. Beyond that an answer is copied anew out of the data set, which is
+    # memory-mapped, and so one for all processes, where it comes from frozen layers.
 
     def __init__(self, config: Config, num_clients: int, room: int) -> None:
         self._inputs = load_inputs(config)

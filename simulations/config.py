@@ -116,10 +116,9 @@ Text = Annotated[str, AfterValidator(_to_be_written)]
 
 @dataclass(frozen=True, config=ConfigDict(strict=True, alias_generator=_key, validate_by_name=True))
 class Config:
-    """The settings of one run; see the comments in the app's ``pyproject.toml``.
+    """The settings of one run; see the comments in the app's ``pyproject.toml``."""
 
-    A field ``num_selected`` is the setting ``num-selected``.
-    """
+    # A field ``num_selected`` is the setting ``num-selected``.
 
     strategy: Annotated[str, _choice("strategy")]
     rule: Text
@@ -259,10 +258,8 @@ def format_toml(values: Mapping[str, Scalar]) -> str:
 
 
 def unused_settings(config: Config) -> dict[str, list[str]]:
-    """Return the settings that are not the default, but are not read, by what does not read them.
-
-    Such as ``{"digits": ["data-dir"]}``.
-    """
+    """Return settings that are not the default, but are not read, by what does not read them."""
+    # Such as ``{"digits": ["data-dir"]}``.
     default = default_run_config()
     unused: dict[str, list[str]] = {}
     for setting, readers in _READ_BY.items():

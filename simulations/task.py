@@ -27,11 +27,10 @@ _EDITION = "standardized once"
 
 @dataclass(frozen=True)
 class Inputs:
-    """Examples as they lie in memory or on disk; all runs of a process share them.
+    """Examples as they lie in memory or on disk; all runs of a process share them."""
 
-    So the arrays cannot be written to, and what `train_tensors` and `test_tensors` return is the
-    caller's own.
-    """
+    # So the arrays cannot be written to, and what `train_tensors` and `test_tensors` return is
+    # the caller's own.
 
     train: NDArray[Any]  # (N, ...): uint8 images, or float32 features
     test: NDArray[Any]  # what the model is judged by

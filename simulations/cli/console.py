@@ -64,11 +64,9 @@ def write_what_cannot_be_shown() -> None:
 
 @contextlib.contextmanager
 def said_plainly(full_disk: str = "make room") -> Iterator[None]:
-    """Say in one sentence what a person can mend; anything else keeps its traceback.
-
-    What this project does not check itself, so that it may be a fault of its own, comes with what
-    kind of error it is and how to see its traceback; see `show_tracebacks`.
-    """
+    """Say in one sentence what a person can mend; anything else keeps its traceback."""
+    # What this project does not check itself, so that it may be a fault of its own, comes with
+    # what kind of error it is and how to see its traceback; see `show_tracebacks`.
     try:
         yield
     except ModuleNotFoundError as error:

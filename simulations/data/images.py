@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class ImageData:
-    """Images and their labels, as small as they come; all that use them share them.
+    """Images and their labels, as small as they come; all that use them share them."""
 
-    Images have shape (N, channels, height, width), uint8, 0 to ``max_value``; labels int64.
-    """
+    # Images have shape (N, channels, height, width), uint8, 0 to ``max_value``; labels int64.
 
     train_images: NDArray[np.uint8]
     train_labels: NDArray[np.int64]

@@ -41,10 +41,9 @@ def stop_descendants(grace: float = PROCESSES_END, spared: int | None = None) ->
 
 @contextmanager
 def guarded(name: str, folder: Path) -> Iterator[int | None]:
-    """Have what is started in the block stopped, and a folder removed, even if this is killed.
-
-    All of it has the folder in the environment variable ``name``. Yields the watchdog's process.
-    """
+    """Have what is started in the block stopped, and a folder removed, even if this is killed."""
+    # All of it has the folder in the environment variable ``name``. Yields the watchdog's
+    # process.
     if sys.platform != "linux":
         yield None
         return

@@ -11,10 +11,8 @@ _IGNORED = dict.fromkeys(_ENDING, signal.SIG_IGN)
 
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Turn the first signal to end into SystemExit, and heed no other until the process has ended.
-
-    The block ends with the signal's exit code, whatever a library makes of it.
-    """
+    """Turn the first signal to end into SystemExit, and heed no other until the process ends."""
+    # The block ends with the signal's exit code, whatever a library makes of it.
     received: list[int] = []
     before = _handlers()
 

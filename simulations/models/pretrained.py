@@ -53,11 +53,9 @@ def cuts(model: str, layers: Layers) -> list[Layers]:
 def frozen_part(
     model: str, state: State, layers: Layers, sample: Tensor
 ) -> tuple[nn.Module, list[str]]:
-    """Return a network up to some layers, and those of which the weights were drawn.
-
-    For VGG16, if they are not all that follow the convolutions, the part from there on. It is to be
-    given inputs such as the sample.
-    """
+    """Return a network up to some layers, and those of which the weights were drawn."""
+    # For VGG16, if they are not all that follow the convolutions, the part from there on. It is
+    # to be given inputs such as the sample.
     if model == "vgg16":
         return _vgg16_part(state, layers, sample)
     network, name = build_network(model), network_name(model)

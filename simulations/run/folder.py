@@ -103,10 +103,8 @@ def finish(
 
 
 def follow_rounds(path: Path) -> Callable[[], list[dict[str, Any]]]:
-    """Return a function that gives the rounds that were done since it was last called.
-
-    Those that are there now are not among them, unless they are done again.
-    """
+    """Return a function that gives the rounds that were done since it was last called."""
+    # Those that are there now are not among them, unless they are done again.
     seen: set[tuple[int, float]] = set()
     state: object = None
 

@@ -204,10 +204,8 @@ def estimate_memory(
     trains: bool = True,
     momentum: bool = False,
 ) -> dict[str, int]:
-    """Return the bytes that a process needs on the GPU at its peak, by what they are for.
-
-    It has ``num_examples``, of which ``batch`` are in one pass; estimated from a pass of a few.
-    """
+    """Return the bytes that a process needs on the GPU at its peak, by what they are for."""
+    # It has ``num_examples``, of which ``batch`` are in one pass; estimated from a pass of a few.
     inputs, targets = examples
     outputs: list[int] = []
 

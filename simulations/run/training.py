@@ -45,11 +45,9 @@ def evaluate(
 def train(
     grid: Grid, config: Config, output: Path, on_round: Callable[[Mapping[str, Any]], None]
 ) -> None:
-    """Train and leave the results in a folder; ``on_round`` gets each round's row when it is over.
-
-    A row is a `RoundRecord` with ``accuracy`` and ``loss`` on the test examples, ``elapsed``
-    (seconds since training began), and of PNCS with few clients ``similarity``.
-    """
+    """Train and leave the results in a folder; ``on_round`` gets each round's row at its end."""
+    # A row is a `RoundRecord` with ``accuracy`` and ``loss`` on the test examples, ``elapsed``
+    # (seconds since training began), and of PNCS with few clients ``similarity``.
     inputs = load_inputs(config)
     model = initial_model(config, inputs)
     initial = ArrayRecord(model.state_dict())

@@ -28,12 +28,10 @@ _Examples = tuple[Tensor, Tensor]
 
 
 def observe_pairs(config: Config, num_clients: int) -> Observations:
-    """Train softmax regression, and try every pair of clients in every round.
-
-    For each pair the model w - lr (g + g') / 2 is judged (PNCS, arXiv:2506.15923, section V-B). The
-    next round starts from w minus lr times the mean gradient of all clients (section III-B); the
-    paper does not say from which of the many models it goes on.
-    """
+    """Train softmax regression, and try every pair of clients in every round."""
+    # For each pair the model w - lr (g + g') / 2 is judged (PNCS, arXiv:2506.15923, section V-B).
+    # The next round starts from w minus lr times the mean gradient of all clients (section
+    # III-B); the paper does not say from which of the many models it goes on.
     inputs = load_inputs(config)
     model = initial_model(config, inputs)
     if [name.rpartition(".")[2] for name, _ in model.named_parameters()] != ["weight", "bias"]:

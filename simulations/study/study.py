@@ -75,10 +75,8 @@ class Row:
 def run_study(
     study: Study, folder: Path, workers: int, on_run: Callable[[int, int], None]
 ) -> Observations:
-    """Make the observations that are not in the folder yet, and return those of all runs.
-
-    Each has the shape (shards, seeds, rounds, pairs).
-    """
+    """Make the observations that are not in the folder yet, and return those of all runs."""
+    # Each has the shape (shards, seeds, rounds, pairs).
     folder.mkdir(parents=True, exist_ok=True)
     with held(folder):
         files = {key: folder / _file_name(study, c) for key, c in study.configs().items()}

@@ -109,10 +109,9 @@ def write_cell(path: Path, run: Run) -> None:
 
 
 def read_cell(path: Path, wanted: Cell | None = None) -> Run:
-    """Read a file, with the rounds after an early stop; names one that is damaged or another's.
-
-    All settings are compared with those of the cell that it should be, of which a name says part.
-    """
+    """Read a file, with the rounds after an early stop; names one that is damaged or another's."""
+    # All settings are compared with those of the cell that it should be, of which a name says
+    # part.
     with in_plain_words(f"{path} is damaged: delete it and run again: "):
         if path.is_dir():
             raise ValueError("it is a folder")

@@ -28,10 +28,8 @@ class Failure(NamedTuple):
 
 @contextmanager
 def pool(workers: int) -> Iterator[RunJobs]:
-    """Offer a function that does jobs, and yields results or `Failure` as they come.
-
-    With 0 workers in this process, else in Ray, which is started for the first of the jobs.
-    """
+    """Offer a function that does jobs, and yields results or `Failure` as they come."""
+    # With 0 workers in this process, else in Ray, which is started for the first of the jobs.
     if workers == 0:
         yield _do_here
         return

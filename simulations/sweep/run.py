@@ -47,11 +47,10 @@ def run_sweep(
     on_cell: Callable[[Cell, int, int], None],
     on_start: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, str]:
-    """Run what is missing, and return the reason of each cell that failed.
-
-    What cannot be run, a damaged file or another process in the folder is an error before anything
-    runs. ``on_start(done, total)`` is called then, ``on_cell(cell, done, total)`` after each cell.
-    """
+    """Run what is missing, and return the reason of each cell that failed."""
+    # What cannot be run, a damaged file or another process in the folder is an error before
+    # anything runs. ``on_start(done, total)`` is called then, ``on_cell(cell, done, total)``
+    # after each cell.
     folder.mkdir(parents=True, exist_ok=True)
     elsewhere = workers > 0 and "RAY_ADDRESS" in os.environ
     # What cells write meanwhile is removed at the end, also of those whose process was killed.

@@ -69,10 +69,8 @@ def compare(results: SweepResults) -> list[Comparison]:
 
 
 def rounds_to_reach(runs: Sequence[Run], target: float) -> tuple[float | None, int]:
-    """Return the median round that reaches an accuracy, and how many runs reach it.
-
-    A run that never does counts as later than all rounds; None if that is so of the median.
-    """
+    """Return the median round that reaches an accuracy, and how many runs reach it."""
+    # A run that never does counts as later than all rounds; None if that is so of the median.
     reached = []
     for run in runs:
         there = np.flatnonzero(run.accuracy >= target)
@@ -82,11 +80,9 @@ def rounds_to_reach(runs: Sequence[Run], target: float) -> tuple[float | None, i
 
 
 def judge(claim: Claim, results: SweepResults) -> tuple[str, list[str]]:
-    """Return whether a claim holds, holds in part, does not or is not judged; numbers by panel.
-
-    A panel where a line has no result, or all lines have none, or where the runs end too early, is
-    not judged; a claim that is not judged in all panels at most holds in part.
-    """
+    """Return whether a claim holds, holds in part, does not or is not judged; numbers by panel."""
+    # A panel where a line has no result, or all lines have none, or where the runs end too early,
+    # is not judged; a claim that is not judged in all panels at most holds in part.
     wanted = [results.reference, *claim.against]
     outcomes: list[bool | None] = []
     numbers = []

@@ -102,10 +102,9 @@ class Tune:
 
 @dataclass(frozen=True, config=CHECKED)
 class Sweep:
-    """The product of rules, axes and seeds; docs/sweeps.md says what each key is.
+    """The product of rules, axes and seeds; docs/sweeps.md says what each key is."""
 
-    ``parameters`` are the axes ``"rule.KEY"``, which stand in a file beside the other keys.
-    """
+    # ``parameters`` are the axes ``"rule.KEY"``, which stand in a file beside the other keys.
 
     title: Label
     rules: Axis[Label]

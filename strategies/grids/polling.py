@@ -35,12 +35,11 @@ def polled(grid: Grid) -> Grid:
 
 
 class PollingGrid(GridWrapper):
-    """A grid that looks for replies often at first, and less often while there are none.
+    """A grid that looks for replies often at first, and less often while there are none."""
 
-    In a simulation, at most one of many messages to each client is open, and few in all: others are
-    pushed as replies come. (A SuperNode, on the other hand, finds its next message at once if it is
-    there, and else sleeps.) And a dead worker ends the run.
-    """
+    # In a simulation, at most one of many messages to each client is open, and few in all: others
+    # are pushed as replies come. (A SuperNode, on the other hand, finds its next message at once
+    # if it is there, and else sleeps.) And a dead worker ends the run.
 
     def __init__(self, grid: Grid, simulated: bool = False) -> None:
         super().__init__(grid)

@@ -40,11 +40,10 @@ def check_arguments(function: Callable[..., Any], names: Iterable[str]) -> None:
 
 
 def set_task_identity(run_id: int) -> None:
-    """Let this process make messages of a run, unless Flower has already said which run it is in.
-
-    Recent releases stamp every message with the identity of the task that makes it. Outside a run
-    there is none, and no public way to set one. Older releases stamp a message when it is sent.
-    """
+    """Let this process make messages of a run, unless Flower has said which run it is in."""
+    # Recent releases stamp every message with the identity of the task that makes it. Outside a
+    # run there is none, and no public way to set one. Older releases stamp a message when it is
+    # sent.
     if find_spec("flwr.supercore.task_identity") is None:
         return
     from flwr.supercore.task_identity import TaskIdentity

@@ -62,10 +62,9 @@ class GridView(GridWrapper):
             return [there[node_id] for node_id in self._node_ids if node_id in there]
 
     def _note_look(self) -> None:
-        """Stop a strategy that waits for more nodes: a view never grows.
-
-        One that computes for long looks a few times; one that waits, every few seconds or oftener.
-        """
+        """Stop a strategy that waits for more nodes: a view never grows."""
+        # One that computes for long looks a few times; one that waits, every few seconds or
+        # oftener.
         self._looks.append(time.monotonic())
         seconds = self._looks[-1] - self._looks[0]
         if len(self._looks) > timeouts.BASE_LOOKS and seconds > timeouts.BASE_PATIENCE:

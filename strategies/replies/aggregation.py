@@ -44,11 +44,10 @@ def share_layers(
     model: ArrayRecord,
     weight_of: Mapping[str, float],
 ) -> list[str]:
-    """Let each layer of all updates, in place, be the mean over the clients chosen for that layer.
-
-    The weighted mean over all clients that a base strategy takes is then that of the chosen,
-    whatever it does afterwards. Returned are notes on layers of which no chosen client delivered.
-    """
+    """Let each layer of all updates, in place, be the mean over the clients chosen for it."""
+    # The weighted mean over all clients that a base strategy takes is then that of the chosen,
+    # whatever it does afterwards. Returned are notes on layers of which no chosen client
+    # delivered.
     notes = []
     arrays_of = choose_layers(model, [*by_layer]) if by_layer else {}
     sent = {client: next(iter(c.array_records.values())) for client, c in updates.items()}
@@ -71,11 +70,9 @@ def share_layers(
 def aggregate(
     base: Strategy, number: int, messages: list[Message], model: Model
 ) -> tuple[ArrayRecord | None, MetricRecord | None, str | None]:
-    """Have the base strategy aggregate sound updates: its model, its metrics, and what is wrong.
-
-    Where no finite model comes of it, or the moments that an adaptive strategy keeps are finite no
-    more, its memory is put back: it would give no other model in any later round either.
-    """
+    """Have the base strategy aggregate sound updates: its model, its metrics, and what is wrong."""
+    # Where no finite model comes of it, or the moments that an adaptive strategy keeps are finite
+    # no more, its memory is put back: it would give no other model in any later round either.
     strategies = list(unwrap(base))
     if not messages and any(hasattr(s, "clipped_count_stddev") for s in strategies):
         return None, None, None  # adaptive clipping would divide by the number of updates

@@ -11,10 +11,9 @@ KINDS = "fiub"  # numbers of floating point, whole numbers with and without sign
 
 
 def read_array(array: Array) -> np.ndarray:
-    """Return a view of a received array, read only, without allocating what its header claims.
-
-    Raises ValueError if the bytes are not one plain NumPy array of the size that its header states.
-    """
+    """Return a view of a received array, read only, without allocating what its header claims."""
+    # Raises ValueError if the bytes are not one plain NumPy array of the size that its header
+    # states.
     if array.stype != NUMPY:
         raise ValueError(f"array type {array.stype!r} is not {NUMPY!r}")
     # The magic text and the version are followed by the header's length, of 2 bytes or of 4.

@@ -191,10 +191,8 @@ def _entries(content: RecordDict) -> dict[tuple[str, str], object]:
 
 
 def _complete(column: list[object], form: Form, weights: np.ndarray) -> list[object] | None:
-    """Return a metric of all clients, with the weighted mean of others where it is missing.
-
-    None if nobody has it, or nobody has some of it.
-    """
+    """Return a metric of all clients, with the weighted mean of others where it is missing."""
+    # None if nobody has it, or nobody has some of it.
     missing = [math.nan] * (1 if form == _NUMBER else int(form))
     rows = [missing if value is None else _floats(value) for value in column]
     table = np.array(rows, dtype=np.float64)

@@ -83,11 +83,9 @@ class UpdateChecks:
         record: RoundRecord,
         sketches: SketchCheck | None = None,
     ) -> tuple[dict[str, Message], dict[str, Metrics], dict[str, str]]:
-        """Sort out the replies to the clients' training messages; the record takes who and why.
-
-        Returned are the sound replies, the numbers that came with them, and, with the reason, the
-        clients whose sketch is not that of their update; each in the order of the clients.
-        """
+        """Sort out the replies to the clients' training messages; the record takes who and why."""
+        # Returned are the sound replies, the numbers that came with them, and, with the reason,
+        # the clients whose sketch is not that of their update; each in the order of the clients.
         replies = sort_replies(sent.values(), received, "no reply in time")
         record.bytes_up["training"] = replies.bytes_up
         sound: dict[str, RecordDict] = {}
@@ -121,10 +119,8 @@ class UpdateChecks:
         return messages, metrics, liars
 
     def _check_forms(self, unfit: Mapping[str, ValueError]) -> None:
-        """Tell early of a base strategy whose clients send something else than the model.
-
-        Flower's own strategies all take models, so there it is the clients that are at fault.
-        """
+        """Tell early of a base strategy whose clients send something else than the model."""
+        # Flower's own strategies all take models, so there it is the clients that are at fault.
         of_flower = all(type(each).__module__.startswith("flwr.") for each in unwrap(self._base))
         if of_flower or any(record.delivered for record in self._history):
             return

@@ -30,14 +30,13 @@ class Checkpoint(NamedTuple):
 
 
 class CheckpointFolder:
-    """Keeps the state after each of the last two rounds in a folder, and a line for every round.
+    """Keeps the state after each of the last two rounds in a folder, and a line for every round."""
 
-    A checkpoint is one line of text (format, version, SHA-256 of the rest) and a NumPy archive
-    (npz) of arrays and of the JSON that says what they are. It appears under its name only when it
-    is whole and on disk. The lines are in a file of their own, so that a checkpoint stays small
-    however long the run is: it notes how many bytes of it are its own, and their checksum. What
-    comes after them is of a round that was not saved, and is overwritten.
-    """
+    # A checkpoint is one line of text (format, version, SHA-256 of the rest) and a NumPy archive
+    # (npz) of arrays and of the JSON that says what they are. It appears under its name only when
+    # it is whole and on disk. The lines are in a file of their own, so that a checkpoint stays
+    # small however long the run is: it notes how many bytes of it are its own, and their
+    # checksum. What comes after them is of a round that was not saved, and is overwritten.
 
     def __init__(self, folder: str | Path) -> None:
         self.path = Path(folder)

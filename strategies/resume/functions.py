@@ -10,11 +10,10 @@ _PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes)
 
 
 def fingerprint(function: Any) -> str:
-    """Return what a function is made of, if its name does not say it; else nothing.
-
-    It is the same in each process of one version of Python: bytecode, constants, names, defaults
-    and what a closure holds of plain values. Of all else it has the name of the type only.
-    """
+    """Return what a function is made of, if its name does not say it; else nothing."""
+    # It is the same in each process of one version of Python: bytecode, constants, names,
+    # defaults and what a closure holds of plain values. Of all else it has the name of the type
+    # only.
     return _of(function, []) if _is_nameless(function) else ""
 
 

@@ -14,10 +14,9 @@ SKIP = "not_in_checkpoint"
 
 
 class Remembered:
-    """The attributes of strategies and rules: Flower has no interface for what they remember.
+    """The attributes of strategies and rules: Flower has no interface for what they remember."""
 
-    What is `there`, by name, a run finds when it is taken up, and so is not written.
-    """
+    # What is `there`, by name, a run finds when it is taken up, and so is not written.
 
     def __init__(self, *roots: Any) -> None:
         self._owners: dict[str, Any] = {}

@@ -75,11 +75,10 @@ def settings_of(
 
 
 def survey(values: Mapping[str, Any], there: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return values as a run is made with them, and add the functions and the like to `there`.
-
-    Settings are the value as a person reads it and a checksum of all of it. A run may begin with
-    other arrays, random generators, times and paths: those with arrays alone have a checksum.
-    """
+    """Return values as a run is made with them, and add the functions and the like to `there`."""
+    # Settings are the value as a person reads it and a checksum of all of it. A run may begin
+    # with other arrays, random generators, times and paths: those with arrays alone have a
+    # checksum.
     found: dict[str, dict[str, Any]] = {"settings": {}, "made": {}}
     for name, value in values.items():
         encoder = Encoder(there, survey=True)

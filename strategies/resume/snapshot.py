@@ -26,12 +26,11 @@ _SHARED = (type(None), bool, int, float, complex, str, bytes, tuple, frozenset)
 
 
 class Encoder:
-    """Writes values as JSON with arrays beside it.
+    """Writes values as JSON with arrays beside it."""
 
-    What is outside is not written: whoever reads has it under these names. A survey, whose result
-    is compared and never read back, takes functions, classes, loggers and the like to be outside
-    as well, and notes what it has found; else they are refused.
-    """
+    # What is outside is not written: whoever reads has it under these names. A survey, whose
+    # result is compared and never read back, takes functions, classes, loggers and the like to be
+    # outside as well, and notes what it has found; else they are refused.
 
     def __init__(self, outside: Mapping[str, Any] | None = None, survey: bool = False) -> None:
         self.arrays: dict[str, np.ndarray] = {}  # what the JSON refers to

@@ -111,11 +111,9 @@ class Asking:
         return None
 
     def _note_misfit(self, ahead: PreRound, misfit: str, record: RoundRecord) -> None:
-        """Note what was asked in vain.
-
-        A base strategy whose next message cannot be guessed has clients train in vain, so the more
-        misfits there were in a row, the later is the next guess.
-        """
+        """Note what was asked in vain."""
+        # A base strategy whose next message cannot be guessed has clients train in vain, so the
+        # more misfits there were in a row, the later is the next guess.
         record.pre_round = f"own: {misfit}"
         record.bytes_down["pre-round unused"] = ahead.bytes_down
         record.bytes_up["pre-round unused"] = ahead.bytes_up
@@ -136,10 +134,8 @@ class Asking:
 def _guess_next_content(
     content: RecordDict, before: ArrayRecord, after: ArrayRecord
 ) -> RecordDict | None:
-    """Return what a training message will hold in the next round, if all goes as usual.
-
-    None if the model is not among the records as it is.
-    """
+    """Return what a training message will hold in the next round, if all goes as usual."""
+    # None if the model is not among the records as it is.
     if sum(record == before for record in content.array_records.values()) != 1:
         return None
     following = RecordDict()

@@ -19,17 +19,15 @@ class _Failures:
 
 @dataclass
 class Backoff:
-    """Holds clients back that failed, for 1, 2, 4, ... rounds, at most 16.
+    """Holds clients back that failed, for 1, 2, 4, ... rounds, at most 16."""
 
-    In a round that comes to nothing the model stays as it is, and a rule that draws no random
-    numbers would choose the same clients once more, to the end of the run. So only rounds in which
-    an update arrived count, and after one in which none did, all that have failed since they last
-    succeeded step back.
-
-    Failures in a row are counted for each phase: to have answered makes up for not having answered,
-    and an update for all. A client that answers each time and never delivers steps back for longer
-    and longer all the same.
-    """
+    # In a round that comes to nothing the model stays as it is, and a rule that draws no random
+    # numbers would choose the same clients once more, to the end of the run. So only rounds in
+    # which an update arrived count, and after one in which none did, all that have failed since
+    # they last succeeded step back.
+    # Failures in a row are counted for each phase: to have answered makes up for not having
+    # answered, and an update for all. A client that answers each time and never delivers steps
+    # back for longer and longer all the same.
 
     failed: dict[str, _Failures] = field(default_factory=dict)
     without_examples: list[str] = field(default_factory=list)
@@ -55,10 +53,8 @@ class Backoff:
         succeeded: Mapping[str, Collection[str]],
         empty: bool,
     ) -> None:
-        """Take note of what came of a round, by phase: ``"pre-round"`` and ``"training"``.
-
-        After an empty one, in which no update was used, nobody's rest gets shorter.
-        """
+        """Take note of what came of a round, by phase: ``"pre-round"`` and ``"training"``."""
+        # After an empty one, in which no update was used, nobody's rest gets shorter.
         self.after_empty = empty
         for failures in self.failed.values():
             failures.rounds_left = max(0, failures.rounds_left - (not empty))

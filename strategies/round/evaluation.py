@@ -32,10 +32,8 @@ def configure(round: OpenRound, arrays: ArrayRecord, config: ConfigRecord) -> li
 def aggregate(
     round: OpenRound, replies: Iterable[Message], common: ReplyMetrics
 ) -> MetricRecord | None:
-    """Have the base strategy aggregate the replies that it can, sorted by client.
-
-    None if nothing was asked, or nothing can be used.
-    """
+    """Have the base strategy aggregate the replies that it can, sorted by client."""
+    # None if nothing was asked, or nothing can be used.
     sound: dict[str, Message] = {}
     reasons: list[str] = []
     for client, reply in _in_order(round, replies).items():

@@ -72,11 +72,11 @@ def _whole(answer: ConfigRecord, name: str, most: float) -> int | None:
 
 
 class Introductions:
-    """Asks nodes who they are, and hands over the answers as they come.
+    """Asks nodes who they are, and hands over the answers as they come."""
 
-    On Flower's own grids, a node that is slow keeps nobody from being heard. Any other grid is
-    given all at once, and what it does not answer then is a failure: it may do more than its parts.
-    """
+    # On Flower's own grids, a node that is slow keeps nobody from being heard. Any other grid is
+    # given all at once, and what it does not answer then is a failure: it may do more than its
+    # parts.
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -126,11 +126,10 @@ class Introductions:
 
 
 class Roster:
-    """Remembers a run's clients by their keys, and which nodes did not say who they are.
+    """Remembers a run's clients by their keys, and which nodes did not say who they are."""
 
-    Node ids are drawn anew in each run and say nothing, so each node is asked once for its key
-    before it can be chosen.
-    """
+    # Node ids are drawn anew in each run and say nothing, so each node is asked once for its key
+    # before it can be chosen.
 
     def __init__(self, options: SelectionOptions) -> None:
         self.options = options
@@ -159,10 +158,8 @@ class Roster:
         }
 
     def most_say(self) -> int:
-        """Return how many clients there are, as most of them say; 0 if most do not say it.
-
-        One that says what is not so neither holds up a start nor cuts it short.
-        """
+        """Return how many clients there are, as most of them say; 0 if most do not say it."""
+        # One that says what is not so neither holds up a start nor cuts it short.
         said = Counter(client.num_clients or 0 for client in self.clients.values())
         most = max(said.values(), default=0)
         return min((number for number, times in said.items() if times == most), default=0)

@@ -136,10 +136,8 @@ class Selector:
             )
 
     def learn_sizes(self, num_examples: Mapping[str, float]) -> None:
-        """Note how many examples clients say to have; what came with an update counts for more.
-
-        The word of a client that was to deliver and did not counts for nothing until it does.
-        """
+        """Note how many examples clients say to have; what came with an update counts for more."""
+        # The word of a client that was to deliver and did not counts for nothing until it does.
         self._memory.said |= num_examples
 
     def plan(self, number: int, clients: Sequence[str]) -> Plan:

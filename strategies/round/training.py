@@ -20,11 +20,9 @@ from .open_round import OpenRound
 
 
 def configure(round: OpenRound, node_ids: Iterable[int]) -> list[Message]:
-    """Have the base strategy make its training messages for these nodes.
-
-    Once in a round: a base strategy may decay a learning rate or charge a privacy budget when
-    it is called, so it must not be called for the pre-round and again for training.
-    """
+    """Have the base strategy make its training messages for these nodes."""
+    # Once in a round: a base strategy may decay a learning rate or charge a privacy budget when
+    # it is called, so it must not be called for the pre-round and again for training.
     if not round.configured:
         view = GridView(round.grid, node_ids)
         with named_base("configure_train", round.base, round.number):
@@ -43,11 +41,10 @@ def find_message_type(round: OpenRound, node_ids: list[int]) -> str:
 
 
 def send(round: OpenRound, templates: list[Message]) -> list[Message]:
-    """Return the messages to the chosen; none without a template.
-
-    One that keeps the update of this round's pre-round gets no weights, unless it has lost it. With
-    a pre-round there is one template for all; without, a base strategy may have one for each.
-    """
+    """Return the messages to the chosen; none without a template."""
+    # One that keeps the update of this round's pre-round gets no weights, unless it has lost it.
+    # With a pre-round there is one template for all; without, a base strategy may have one for
+    # each.
     before = round.pre_round
     marker: dict[str, int | str] = {"round": round.number, "seed": round.options.seed}
     marker |= {} if before is None else {TICKET: before.ticket}
@@ -67,10 +64,8 @@ def send(round: OpenRound, templates: list[Message]) -> list[Message]:
 
 
 def receive(round: OpenRound, replies: Iterable[Message]) -> list[Message]:
-    """Return all replies, also of clients that had lost their update and are asked again.
-
-    Only a client that was told to send the update it kept can have lost it.
-    """
+    """Return all replies, also of clients that had lost their update and are asked again."""
+    # Only a client that was told to send the update it kept can have lost it.
     received = list(replies)
     if isinstance(round.grid, PollingGrid):  # a wrapper around the strategy has its own loop
         round.grid.check_workers(received)

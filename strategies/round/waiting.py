@@ -26,10 +26,8 @@ _NAMED = 3  # clients in an error
 
 
 def meet_clients(round: OpenRound, roster: Roster, num_selected: int) -> None:
-    """Have the clients of a round, for itself and for the base strategy's evaluation.
-
-    Too few for the latter are an error in the first round; later, clients may have left.
-    """
+    """Have the clients of a round, for itself and for the base strategy's evaluation."""
+    # Too few for the latter are an error in the first round; later, clients may have left.
     least, find_type = least_evaluating(round.base), partial(training.find_message_type, round)
     waiting = Waiting(roster, round.grid, round.record, num_selected, least, find_type)
     round.clients = waiting.clients()
@@ -85,11 +83,9 @@ class Waiting:
             time.sleep(min(left, self._asking.pause))
 
     def _ask(self) -> None:
-        """Ask the nodes who they are that nobody knows; one that failed only after a while.
-
-        A round that has enough clients without it tries it again after 1, 2, 4, ... rounds: a node
-        that never answers would cost `wait_timeout` in each.
-        """
+        """Ask the nodes who they are that nobody knows; one that failed only after a while."""
+        # A round that has enough clients without it tries it again after 1, 2, 4, ... rounds: a
+        # node that never answers would cost `wait_timeout` in each.
         self._online = set(self.grid.get_node_ids())
         now = time.monotonic()
         left = self._deadline() - now
@@ -138,11 +134,9 @@ class Waiting:
         return twice and self._nobody_will_be_there()
 
     def _deadline(self) -> float:
-        """Return when the wait ends.
-
-        While too few for a round have answered, and nodes are connected that never have, the run
-        is still starting: a quick client must not cut short the start of others.
-        """
+        """Return when the wait ends."""
+        # While too few for a round have answered, and nodes are connected that never have, the
+        # run is still starting: a quick client must not cut short the start of others.
         roster, options = self.roster, self.roster.options
         starting = not roster.started and self._online - roster.heard
         if starting and not self._are_here(self.num_selected, self.num_selected):
@@ -167,11 +161,9 @@ class Waiting:
         return here and len(self.roster.present(self._online)) >= present
 
     def _is_hopeless(self) -> bool:
-        """Tell whether all answers are final.
-
-        An app without the mod, or that cannot be loaded, is the same on all nodes. In a simulation,
-        any failure is final.
-        """
+        """Tell whether all answers are final."""
+        # An app without the mod, or that cannot be loaded, is the same on all nodes. In a
+        # simulation, any failure is final.
         final = set(self.roster.final)
         if self._simulated:
             final |= self.roster.heard & self._failures.keys()
