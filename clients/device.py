@@ -6,10 +6,9 @@ import torch
 
 
 def granted_gpus() -> list[str] | None:
-    """Return the GPUs that Ray gave to this worker; None outside a Ray worker.
-
-    They are numbers, or what ``CUDA_VISIBLE_DEVICES`` names them by: "GPU-3f2a..." or "MIG-...".
-    """
+    """Return the GPUs that Ray gave to this worker; None outside a Ray worker."""
+    # They are numbers, or what ``CUDA_VISIBLE_DEVICES`` names them by: "GPU-3f2a..." or
+    # "MIG-...".
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return None
@@ -19,12 +18,10 @@ def granted_gpus() -> list[str] | None:
 
 
 def choose_device(wanted: str = "auto") -> torch.device:
-    """Return the device for a client: "cpu", "cuda", or "auto" for the GPU if it was given one.
-
-    Outside Ray, a GPU that PyTorch sees counts as given; a Ray worker may see some that are
-    others'. A GPU that was given or is wanted, but is not there, is a RuntimeError: a client that
-    falls back to the CPU in silence is slow without a reason.
-    """
+    """Return the device for a client: "cpu", "cuda", or "auto" for the GPU if it was given one."""
+    # Outside Ray, a GPU that PyTorch sees counts as given; a Ray worker may see some that are
+    # others'. A GPU that was given or is wanted, but is not there, is a RuntimeError: a client
+    # that falls back to the CPU in silence is slow without a reason.
     if wanted not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device is {wanted!r}, but must be 'auto', 'cpu' or 'cuda'")
     if wanted == "cpu":
@@ -45,11 +42,9 @@ def choose_device(wanted: str = "auto") -> torch.device:
 
 
 def compute_in(precision: str, device: torch.device) -> torch.autocast:
-    """Return a context in which forward passes compute in "float32" or "bfloat16" (autocast).
-
-    bfloat16 has float32's range, so that gradients need no scaling, as those of float16 would.
-    Weights, sums and what travels are float32 in either.
-    """
+    """Return a context in which forward passes compute in "float32" or "bfloat16" (autocast)."""
+    # bfloat16 has float32's range, so that gradients need no scaling, as those of float16 would.
+    # Weights, sums and what travels are float32 in either.
     if precision not in ("float32", "bfloat16"):
         raise ValueError(f"precision is {precision!r}, but must be 'float32' or 'bfloat16'")
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")

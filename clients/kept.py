@@ -23,10 +23,8 @@ def keep(state: RecordDict, ticket: str, update: RecordDict) -> None:
 
 
 def take_kept(state: RecordDict, ticket: str) -> RecordDict | None:
-    """Return the update kept under a ticket and forget it; None if there is none.
-
-    The app's state becomes what the training left, if that was set aside.
-    """
+    """Return the update kept under a ticket and forget it; None if there is none."""
+    # The app's state becomes what the training left, if that was set aside.
     stored = state.config_records.get(_KEPT)
     update = None
     if stored is not None and ticket and stored["ticket"] == ticket:
@@ -47,10 +45,9 @@ def drop_kept(state: RecordDict) -> None:
 
 @contextmanager
 def restored(state: RecordDict) -> Iterator[None]:
-    """Put the app's part of a state back to what it was, for a client that may not be chosen.
-
-    What the training has made of it stays beside the kept update, if any, and comes back with it.
-    """
+    """Put the app's part of a state back to what it was, for a client that may not be chosen."""
+    # What the training has made of it stays beside the kept update, if any, and comes back with
+    # it.
     # The values of arrays are bytes, which nobody changes; the lists of other records are not.
     before = {
         name: record.copy() if isinstance(record, ArrayRecord) else deepcopy(record)

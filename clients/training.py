@@ -89,10 +89,9 @@ def full_batch_gradient(
     loss_function: LossFunction = cross_entropy,
     precision: str = "float32",
 ) -> dict[str, Tensor]:
-    """Return the gradient of the mean loss, by the names of the model's state.
-
-    Zero for what is not trained, and under both names of tied weights. Running statistics change.
-    """
+    """Return the gradient of the mean loss, by the names of the model's state."""
+    # Zero for what is not trained, and under both names of tied weights. Running statistics
+    # change.
     size, device = len(examples[0]), examples[0].device
     _seed(seed, device)
     model.train()
@@ -121,11 +120,11 @@ def mean_loss(
 
 
 class Pieces:
-    """The pieces in which a model, in the mode that it is in, is given all examples or some.
+    """The pieces in which a model, in the mode that it is in, is given all examples or some."""
 
-    They are copies, since a model may work in place on what it is given (``nn.ReLU(inplace=True)``
-    as the first layer), and the examples are kept for the next pass, round and client.
-    """
+    # They are copies, since a model may work in place on what it is given
+    # (``nn.ReLU(inplace=True)`` as the first layer), and the examples are kept for the next pass,
+    # round and client.
 
     def __init__(self, model: nn.Module, examples: Examples) -> None:
         self._model = model
@@ -142,10 +141,9 @@ class Pieces:
             yield place[: len(some)].copy_(some), answers.clone()
 
     def sizes(self, count: int, size: int) -> list[int]:
-        """Return the sizes of pieces of at most ``size`` that make up ``count``.
-
-        A last piece of one example is joined to the one before it where the model would refuse it.
-        """
+        """Return the sizes of pieces of at most ``size`` that make up ``count``."""
+        # A last piece of one example is joined to the one before it where the model would refuse
+        # it.
         whole, rest = divmod(count, size)
         sizes = [size] * whole + [rest] * bool(rest)
         if 1 in sizes and self._refuses_one:

@@ -35,10 +35,8 @@ class Sketch:
         return _joined([pack(part, self.wire) for part in self._parts(values, seed, round, layer)])
 
     def decode(self, wire: np.ndarray, num_values: int) -> np.ndarray:
-        """Return a sketch's finite float32 numbers, a row for `pairwise_cosine` (server side).
-
-        Raises ValueError if they are not what `encode` makes of ``num_values`` finite values.
-        """
+        """Return a sketch's finite float32 numbers, a row for `pairwise_cosine` (server side)."""
+        # Raises ValueError if they are not what `encode` makes of ``num_values`` finite values.
         lengths = self._lengths(num_values)
         if wire.dtype != np.dtype(self.wire) or wire.shape != (sum(lengths),):
             raise ValueError(

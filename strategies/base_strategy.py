@@ -38,11 +38,9 @@ def check_base(base: Strategy, num_selected: int) -> None:
 def check_limits(
     strategy: object, num_selected: int, least_options: tuple[str, ...], phase: str
 ) -> None:
-    """Refuse a strategy, of either of Flower's interfaces, whose limits do not suit its clients.
-
-    ``least_options`` name its options that say how many it waits for; ``phase`` is what the name of
-    its fraction calls training, ``"train"`` or ``"fit"``.
-    """
+    """Refuse a strategy, of either of Flower's interfaces, whose limits do not suit its clients."""
+    # ``least_options`` name its options that say how many it waits for; ``phase`` is what the
+    # name of its fraction calls training, ``"train"`` or ``"fit"``.
     name = type(strategy).__name__
     limits = {option: getattr(strategy, option, 0) for option in least_options}
     above = {option: least for option, least in limits.items() if least > num_selected}
@@ -90,10 +88,8 @@ def hint_at_attribute(base: object, name: str) -> str:
 
 
 def same_for_all(messages: list[Message], base: Strategy) -> Message:
-    """Return the one training message of a base strategy, or say that it has several.
-
-    The pre-round comes before the choice, so the message must not depend on who is chosen.
-    """
+    """Return the one training message of a base strategy, or say that it has several."""
+    # The pre-round comes before the choice, so the message must not depend on who is chosen.
     first = messages[0]
     contents = [message.content for message in messages]
     if any(content is not first.content and content != first.content for content in contents):

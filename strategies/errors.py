@@ -33,11 +33,9 @@ class UnsavableError(SelectionError, TypeError):
 
 @contextmanager
 def named(function: str, whose: str, number: int) -> Iterator[None]:
-    """Have an error in somebody else's code tell whose it is, and in which round it was.
-
-    Errors of the library and of Flower tell what they are about, and pass. Any other is logged with
-    its traceback, which a server may not print of an error that ends a run.
-    """
+    """Have an error in somebody else's code tell whose it is, and in which round it was."""
+    # Errors of the library and of Flower tell what they are about, and pass. Any other is logged
+    # with its traceback, which a server may not print of an error that ends a run.
     try:
         yield
     except Exception as error:

@@ -149,11 +149,10 @@ def heard(method: _Method) -> _Method:
 
 
 class Records(RoundListener):
-    """The records of a run, in memory and, as they come, as lines of a file if there is a path.
+    """The records of a run, in memory and, as they come, as lines of a file if there is a path."""
 
-    A round's line is written when its training is over, again if something is added to it later
-    (a note on its evaluation or on its checkpoint), and in any case if an error ends the run.
-    """
+    # A round's line is written when its training is over, again if something is added to it later
+    # (a note on its evaluation or on its checkpoint), and in any case if an error ends the run.
 
     def __init__(self, path: str | Path | None) -> None:
         self.all: list[RoundRecord] = []  # the last may be of a round that still goes on

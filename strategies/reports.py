@@ -16,11 +16,9 @@ _TELLING = 3  # the round from which even single clients tell that an app report
 def reported(
     delivered: Mapping[str, Metrics], key: str, option: str, now: Round, known: bool
 ) -> dict[str, float]:
-    """Return a metric of each client that reported it, spelled with ``-`` or ``_``.
-
-    SelectionError if nobody ever did, and several updates arrived or it is the third round: one
-    client of another make must not end the run.
-    """
+    """Return a metric of each client that reported it, spelled with ``-`` or ``_``."""
+    # SelectionError if nobody ever did, and several updates arrived or it is the third round: one
+    # client of another make must not end the run.
     # Flower's examples report `train_loss`, while its own keys are like `num-examples`.
     spellings = (key, key.replace("-", "_"), key.replace("_", "-"))
     found = {

@@ -43,11 +43,10 @@ class _StopError(Exception):
 
 
 class Loop(RoundListener):
-    """Flower's loop of rounds, over a whole run: after a restart, Flower counts from 1 again.
+    """Flower's loop of rounds, over a whole run: after a restart, Flower counts from 1 again."""
 
-    Flower asks ``should_stop`` after each round since 1.43. An older loop is left from within the
-    evaluation on the server, which is the last thing that it does in a round.
-    """
+    # Flower asks ``should_stop`` after each round since 1.43. An older loop is left from within
+    # the evaluation on the server, which is the last thing that it does in a round.
 
     def __init__(self) -> None:
         self.result = Result()  # of the whole run, so far

@@ -38,10 +38,9 @@ def pairwise_distances(vectors: np.ndarray) -> np.ndarray:
 def facility_location(
     distances: np.ndarray, size: int, rng: np.random.Generator | None = None, sample: int = 0
 ) -> tuple[int, ...]:
-    """Choose columns greedily so that every row is near to one of them; the first among equals.
-
-    With ``rng``, each step looks at ``sample`` columns drawn from those left (stochastic greedy).
-    """
+    """Choose columns greedily so that every row is near to one of them; the first among equals."""
+    # With ``rng``, each step looks at ``sample`` columns drawn from those left (stochastic
+    # greedy).
     nearest = np.full(len(distances), np.inf)
     chosen: list[int] = []
     for _ in range(size):
