@@ -1,9 +1,12 @@
 """A layer is a module: the arrays that share a name up to the last dot."""
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from flwr.app import ArrayRecord
+
+if TYPE_CHECKING:  # the method itself runs without Flower
+    from flwr.app import ArrayRecord
 
 # What batch normalisation counts and averages while it trains: state, not a gradient.
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
@@ -36,7 +39,7 @@ def _is_floating(dtype: str) -> bool:
 
 
 def choose_layers(
-    arrays: ArrayRecord, layers: Sequence[str] | None = None
+    arrays: "ArrayRecord", layers: Sequence[str] | None = None
 ) -> dict[str, tuple[str, ...]]:
     """Return the layers (all if None) with their arrays, of those that have a gradient."""
     known = group_layers(

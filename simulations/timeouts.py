@@ -2,9 +2,9 @@
 
 CLUSTER_ANSWERS = 5.0  # for the Ray cluster of ``RAY_ADDRESS`` to take a connection
 DOWNLOAD_ANSWERS = 60.0  # for a site to take a connection, or to send more of a file of a data set
-CLIENTS_END = 10.0  # for clients that are still at work when the run is over; then their workers are killed
+CLIENTS_END = 10.0  # for clients still at work when the run is over; then their workers are killed
 DRIVER_ANSWERS = 20.0  # for the GPU's driver to say how much memory is free
-PROCESSES_END = 2.0  # for what a command has started to end when it is asked to, and as long again when killed
+PROCESSES_END = 2.0  # for what a command has started to end when asked, and again when killed
 ORPHANS_END = 3.0  # the same where the command itself was killed, and the watchdog does it
 RUN_ENDS = 30.0  # for Flower to say how a run ended, after its log has ended
 LOOK_AT_RUN_AGAIN = 0.2  # between two looks at a run of Flower's
