@@ -43,7 +43,7 @@ from pncs_flower.simulations.models import small
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.run.training import train
 from pncs_flower.simulations.task import empty_model, load_inputs
-from pncs_flower.sketches import Sketch
+from pncs_flower.sketch_base import Sketch
 from pncs_flower.strategies.replies.summaries import SummaryDecoder
 from pncs_flower.strategies.rules.pncs import PNCSRule
 from pncs_flower.wire import Wire

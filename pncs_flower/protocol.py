@@ -21,25 +21,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
-__all__ = [
-    "INTRODUCE",
-    "KEPT",
-    "LOSS",
-    "LOST",
-    "MARKER",
-    "MAX_EXAMPLES",
-    "NUM_EXAMPLES",
-    "PROBLEM",
-    "SUMMARIZE",
-    "SUMMARY",
-    "TICKET",
-    "TRAIN",
-    "Phase",
-    "SummaryKind",
-    "SummaryRequest",
-    "client_order",
-]
-
 MARKER = "pncs"  # the config record that marks a message, and the one that answers it
 SUMMARY = "pncs-summary"  # the array record: one sketch per layer, or LOSS and NUM_EXAMPLES
 KEPT = "kept"  # entry of the marker: the client should have its update

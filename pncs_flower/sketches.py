@@ -14,17 +14,6 @@ from pncs_flower.randomness import raw_words
 from pncs_flower.sketch_base import SizedSketch, Sketch
 from pncs_flower.wire import WIRES, Wire
 
-__all__ = [
-    "CoordinateShare",
-    "Coordinates",
-    "Count",
-    "Layers",
-    "Norm",
-    "PowerMoments",
-    "Sketch",
-    "parse_sketch",
-]
-
 _LEAST_SHARE = 100
 
 

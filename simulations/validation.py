@@ -35,6 +35,7 @@ _WANTED = {
     "literal_error": "{expected}",
     "mapping_type": "a table",
     "model_attributes_type": "a table",
+    "string_too_short": "text of at least {min_length} character",
     "string_type": "text",
     "too_short": "a list of at least {min_length}",
     "tuple_type": "a list",

@@ -9,9 +9,6 @@ from pncs_flower.sketches import parse_sketch
 from .checks import check_layers, check_one_of, check_whole
 from .rule import Round, SelectionRule, replaced
 
-__all__ = ["Compared", "SketchRule", "check_candidates", "longest_unasked"]
-
-
 Compared = Literal["update", "gradient"]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pncs_flower.files import write_whole
+from pncs_flower.plain_text import first_of
 from pncs_flower.strategies.resume.settings import installed_version
 
 from ..config import Config, Scalar, default_run_config, format_toml
@@ -67,7 +68,7 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if not has or has.get("check") != _check(found, has):
         lacks = [key for key in default_run_config() if key not in found]
         lacks += [f"{key} in [{_RUN}]" for key in _ABOUT if key not in has]
-        what = f"it lacks {', '.join(lacks)}" if lacks else "its check does not match"
+        what = f"it lacks {first_of(lacks, 3)}" if lacks else "its check does not match"
         raise ValueError(
             f"{file} is cut off, was changed, or was written before releases were noted in it "
             f"({what}): {_REMEDY}"

@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from ..config import Config, Scalar, default_run_config, merged, parse_rule
-from ..validation import Count
+from ..validation import Count, Text
 from .cell import Cell, readable_name
 from .plan import CHECKED, Report
 
@@ -57,12 +57,6 @@ _LONGEST_LABEL = 150  # bytes of the 255 that a file's name may have
 T = TypeVar("T")
 
 
-def _label(text: str) -> str:
-    if not text or not text.isprintable():
-        raise ValueError("must be printable text")
-    return text
-
-
 def _different(values: tuple[T, ...]) -> tuple[T, ...]:
     if len(set(values)) < len(values):
         raise ValueError("must be a list of different values")
@@ -76,7 +70,7 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     return plain | {f"{PARAMETER}{key}": value for key, value in parameters.items()}
 
 
-Label = Annotated[StrictStr, AfterValidator(_label)]
+Label = Annotated[Text, Field(min_length=1)]
 Rate = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 Different = Annotated[tuple[T, ...], AfterValidator(_different)]
 Axis = Annotated[Different[T], Field(min_length=1)]

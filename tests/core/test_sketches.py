@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from pncs_flower import pairwise_cosine
+from pncs_flower.power_moments import PowerMoments
 from pncs_flower.randomness import generator
+from pncs_flower.sketch_base import Sketch
 from pncs_flower.sketches import (
     Coordinates,
     CoordinateShare,
     Count,
     Layers,
     Norm,
-    PowerMoments,
-    Sketch,
     parse_sketch,
 )
 from pncs_flower.wire import Wire
