@@ -1,12 +1,9 @@
 """A layer is a module: the arrays that share a name up to the last dot."""
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:  # the method itself runs without Flower
-    from flwr.app import ArrayRecord
 
 # What batch normalisation counts and averages while it trains: state, not a gradient.
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
@@ -39,9 +36,9 @@ def _is_floating(dtype: str) -> bool:
 
 
 def choose_layers(
-    arrays: "ArrayRecord", layers: Sequence[str] | None = None
+    arrays: Mapping[str, Any], layers: Sequence[str] | None = None
 ) -> dict[str, tuple[str, ...]]:
-    """Return the layers (all if None) with their arrays, of those that have a gradient."""
+    """Return the layers (all if None) with their arrays, of a model of Flower's arrays."""
     known = group_layers(
         name for name, array in arrays.items() if _is_floating(array.dtype) and 0 not in array.shape
     )

@@ -18,6 +18,7 @@ def _printable(text: str) -> str:
 Count = Annotated[int, Field(strict=True, ge=1)]
 Share = Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
 Text = Annotated[StrictStr, AfterValidator(_printable)]
+Label = Annotated[StrictStr, Field(min_length=1), AfterValidator(_printable)]
 
 # By pydantic's name for what is wrong; in braces what it says of it.
 _WANTED = {

@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from ..config import Config, Scalar, default_run_config, merged, parse_rule
-from ..validation import Count, Text
+from ..validation import Count, Label
 from .cell import Cell, readable_name
 from .plan import CHECKED, Report
 
@@ -70,7 +70,6 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     return plain | {f"{PARAMETER}{key}": value for key, value in parameters.items()}
 
 
-Label = Annotated[Text, Field(min_length=1)]
 Rate = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 Different = Annotated[tuple[T, ...], AfterValidator(_different)]
 Axis = Annotated[Different[T], Field(min_length=1)]

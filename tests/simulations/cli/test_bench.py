@@ -27,6 +27,7 @@ def test_without_a_source_tree_it_says_where_to_get_one(monkeypatch, tmp_path):
 
 def test_all_are_run_and_the_failed_named(monkeypatch, tmp_path, capfd):
     monkeypatch.setattr(MODULE, "FOLDER", tmp_path)
+    monkeypatch.setattr(MODULE, "BENCHMARKS", ["bad", "good"])
     (tmp_path / "measure.py").touch()
     (tmp_path / "bad.py").write_text("raise SystemExit(3)")
     (tmp_path / "good.py").write_text("print('a table')")

@@ -198,9 +198,9 @@ def test_two_lines_of_one_name_are_refused() -> None:
 
 @pytest.mark.parametrize("text", ["", "two\nlines", "\x1b[31mred", "\0"])
 def test_a_title_or_label_that_is_no_text_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"must be (printable text|text of at least 1)"):
+    with pytest.raises(ValueError, match=r"printable text|at least 1 char"):
         Sweep(text, ("uniform",))
-    with pytest.raises(ValueError, match=r"must be (printable text|text of at least 1)"):
+    with pytest.raises(ValueError, match=r"printable text|at least 1 char"):
         Sweep("a sweep", (text,), rule={text: {"strategy": "pncs"}})
 
 
@@ -286,7 +286,10 @@ def test_values_of_a_rules_parameter_are_lines_of_the_rules_that_have_it(tmp_pat
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('"rule.q" = [2]', r"rule.q: no rule of the sweep has this parameter: pncs has p, .* none"),
+        (
+            '"rule.q" = [2]',
+            r"rule.q: no rule of the sweep has this parameter: pncs has .* none",
+        ),
         ('"rule.simmary" = ["update"]', "rule.simmary: no rule .*: did you mean rule.summary"),
         ('[settings]\n"rule.simmary" = "update"', "rule.simmary: .*: did you mean rule.summary"),
         ('[quick]\n"rule.simmary" = "update"', "quick: rule.simmary: .* mean rule.summary"),
