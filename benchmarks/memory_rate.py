@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pncs_flower.sketches import parse_sketch
+from pncs_flower.sketches.kinds import parse_sketch
 from pncs_flower.strategies import SelectionRule
 from pncs_flower.strategies.round.selector import Selector
 from pncs_flower.strategies.rules.gradient_memory import GradientMemoryRule

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from measure import machine, seconds
 
-from pncs_flower.sketches import parse_sketch
+from pncs_flower.sketches.kinds import parse_sketch
 
 SKETCHES = [
     "layers",

@@ -34,7 +34,7 @@ from torch import nn
 from torch.nn import functional
 from torchvision.models.resnet import BasicBlock
 
-from pncs_flower import least_aligned_subset, sketches
+from pncs_flower import least_aligned_subset
 from pncs_flower.protocol import SummaryRequest
 from pncs_flower.similarity import layered_cosine
 from pncs_flower.simulations.client_app import app as client_app
@@ -43,10 +43,11 @@ from pncs_flower.simulations.models import small
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.run.training import train
 from pncs_flower.simulations.task import empty_model, load_inputs
-from pncs_flower.sketch_base import Sketch
+from pncs_flower.sketches import kinds as sketches
+from pncs_flower.sketches.base import Sketch
+from pncs_flower.sketches.wire import Wire
 from pncs_flower.strategies.replies.summaries import SummaryDecoder
 from pncs_flower.strategies.rules.pncs import PNCSRule
-from pncs_flower.wire import Wire
 
 SKETCHES = (
     "layers",
@@ -140,7 +141,7 @@ def settings(options: argparse.Namespace, seed: int, sketch: str) -> Config:
             "lr": options.lr,
             "batch-size": options.batch_size,
             "checkpoint": False,
-            "sketch": sketch,
+            "rule.sketch": sketch,
             "device": "cpu",
             "seed": seed,
         }

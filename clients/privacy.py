@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pncs_flower.power_moments import PowerMoments
 from pncs_flower.protocol import SummaryRequest
 from pncs_flower.randomness import generator
-from pncs_flower.sketches import parse_sketch
+from pncs_flower.sketches.kinds import parse_sketch
+from pncs_flower.sketches.power_moments import PowerMoments
 
 _BLOCK = 1 << 20  # numbers of noise drawn at a time, which bounds the memory that it takes
 _MOST_DEVIATIONS = 10  # more than noise from 53 random bits can have

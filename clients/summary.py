@@ -12,7 +12,7 @@ from flwr.common import log
 from pncs_flower import protocol
 from pncs_flower.layers import choose_layers, local_change
 from pncs_flower.protocol import LOSS, MARKER, NUM_EXAMPLES, SUMMARY, SummaryRequest
-from pncs_flower.sketches import parse_sketch
+from pncs_flower.sketches.kinds import parse_sketch
 
 from .client_fn import App, call_app
 from .form import check_form

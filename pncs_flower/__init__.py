@@ -4,7 +4,7 @@ from pathlib import Path as _Path
 
 from pncs_flower.queue import AgeOfUpdateQueue
 from pncs_flower.similarity import cosine, pairwise_cosine
-from pncs_flower.subset import Subset, least_aligned_subset
+from pncs_flower.subset.least_aligned import Subset, least_aligned_subset
 
 __all__ = ["AgeOfUpdateQueue", "Subset", "cosine", "least_aligned_subset", "pairwise_cosine"]
 

@@ -49,7 +49,7 @@ class SummaryRequest:
         Summarise the local update (weights before minus weights after training; the client keeps it
         and sends it if chosen) or the gradient at the current weights; or tell the loss there.
     sketch : str (default: "layers")
-        What `pncs_flower.sketches.parse_sketch` reads. Not for a loss.
+        What `pncs_flower.sketches.kinds.parse_sketch` reads. Not for a loss.
     layers : tuple of str, optional (default: None)
         The layers to summarise; all if None. Not for a loss.
     max_examples : int (default: 0)

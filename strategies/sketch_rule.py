@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from pncs_flower.protocol import SummaryRequest, client_order
-from pncs_flower.sketches import parse_sketch
+from pncs_flower.sketches.kinds import parse_sketch
 
 from .checks import check_layers, check_one_of, check_whole
 from .rule import Round, SelectionRule, replaced

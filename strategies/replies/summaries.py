@@ -7,8 +7,8 @@ from flwr.app import Array, ArrayRecord, RecordDict
 
 from pncs_flower.layers import choose_layers
 from pncs_flower.protocol import LOSS, NUM_EXAMPLES, SUMMARY, SummaryRequest
-from pncs_flower.sketch_base import Sketch
-from pncs_flower.sketches import CoordinateShare, parse_sketch
+from pncs_flower.sketches.base import Sketch
+from pncs_flower.sketches.kinds import CoordinateShare, parse_sketch
 
 from .arrays import read_array
 

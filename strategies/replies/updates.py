@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import Strategy
 from pncs_flower.layers import choose_layers, local_change
 from pncs_flower.plain_text import shortened
 from pncs_flower.protocol import SummaryRequest
-from pncs_flower.sketches import parse_sketch
+from pncs_flower.sketches.kinds import parse_sketch
 
 from ..base_strategy import unwrap
 from ..errors import SelectionError

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from pncs_flower.rows import Rows
-from pncs_flower.sketches import parse_sketch
+from pncs_flower.sketches.kinds import parse_sketch
 
 from ..checks import check_flags, check_share
 from ..rule import Choice, Metrics, Round, RuleState, Summary

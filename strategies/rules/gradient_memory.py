@@ -7,8 +7,8 @@ from typing import Literal
 import numpy as np
 
 from pncs_flower.randomness import derive_seed
-from pncs_flower.sketches import parse_sketch
-from pncs_flower.subset import nearest_mean_subset
+from pncs_flower.sketches.kinds import parse_sketch
+from pncs_flower.subset.least_aligned import nearest_mean_subset
 
 from ..checks import check_factor, check_flags, check_one_of, check_whole, given
 from ..reports import sizes

@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import Strategy
 from pncs_flower import least_aligned_subset
 from pncs_flower.randomness import derive_seed
 from pncs_flower.similarity import Form, check_parameters, layered_cosine
-from pncs_flower.sketches import parse_sketch
+from pncs_flower.sketches.kinds import parse_sketch
 
 from ..checks import check_flags, check_not_negative
 from ..replies.aggregation import check_averages

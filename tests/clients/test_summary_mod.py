@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from pncs_flower.clients import SummaryMod, summary_mod
 from pncs_flower.protocol import MARKER, SUMMARY, SummaryRequest
 from pncs_flower.simulations.run.in_process import InProcessGrid
-from pncs_flower.sketches import parse_sketch
+from pncs_flower.sketches.kinds import parse_sketch
 
 NODE = 1000  # client 0 of an in-process grid
 

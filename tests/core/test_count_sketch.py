@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pncs_flower import count_sketch as module
-from pncs_flower.count_sketch import count_sketch
+from pncs_flower.sketches.count import count_sketch
 
 
 def matrix(num_values: int, size: int, seed: int = 0) -> np.ndarray:

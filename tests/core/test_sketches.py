@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from pncs_flower import pairwise_cosine
-from pncs_flower.power_moments import PowerMoments
 from pncs_flower.randomness import generator
-from pncs_flower.sketch_base import Sketch
-from pncs_flower.sketches import (
+from pncs_flower.sketches.base import Sketch
+from pncs_flower.sketches.kinds import (
     Coordinates,
     CoordinateShare,
     Count,
@@ -15,7 +14,8 @@ from pncs_flower.sketches import (
     Norm,
     parse_sketch,
 )
-from pncs_flower.wire import Wire
+from pncs_flower.sketches.power_moments import PowerMoments
+from pncs_flower.sketches.wire import Wire
 
 SKETCHES: tuple[Sketch, ...] = (
     Layers(),

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pncs_flower import least_aligned_subset
-from pncs_flower import subset as module
-from pncs_flower.subset import nearest_mean_subset
+from pncs_flower.subset import least_aligned as module
+from pncs_flower.subset.least_aligned import nearest_mean_subset
 
 
 def symmetric(num_clients: int, seed: int, whole: bool = False) -> np.ndarray:

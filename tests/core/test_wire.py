@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from pncs_flower.sketches import Layers
-from pncs_flower.wire import HEAD, WIRES, Wire, pack, unpack
+from pncs_flower.sketches.kinds import Layers
+from pncs_flower.sketches.wire import HEAD, WIRES, Wire, pack, unpack
 
 VECTORS = npst.arrays(
     np.float32, st.integers(1, 20), elements=st.floats(-(2.0**99), 2.0**99, width=32)

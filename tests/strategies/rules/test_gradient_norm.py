@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from rounds import make_round
 
-from pncs_flower.sketches import Norm, parse_sketch
+from pncs_flower.sketches.kinds import Norm, parse_sketch
 from pncs_flower.strategies.rules.gradient_norm import GradientNormRule
 
 

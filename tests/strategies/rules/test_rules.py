@@ -7,7 +7,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.clients import summary_mod
 from pncs_flower.simulations.run.in_process import InProcessGrid
-from pncs_flower.sketches import parse_sketch
+from pncs_flower.sketches.kinds import parse_sketch
 from pncs_flower.strategies import SelectionStrategy
 from pncs_flower.strategies.round.selector import Selector
 from pncs_flower.strategies.rule import Choice, SelectionRule

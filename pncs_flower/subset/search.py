@@ -6,8 +6,8 @@ import time
 
 import numpy as np
 
-from pncs_flower.objective import SubsetObjective
 from pncs_flower.randomness import generator
+from pncs_flower.subset.objective import SubsetObjective
 
 _CANDIDATES = 8  # members, and outsiders, that a step looks at: the most promising of each
 _PATIENCE = 2_000  # steps at most without a better subset before the best one is shaken

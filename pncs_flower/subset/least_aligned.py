@@ -6,9 +6,9 @@ from math import comb
 
 import numpy as np
 
-from pncs_flower.objective import SubsetObjective
-from pncs_flower.subset_exact import best_of_all
-from pncs_flower.subset_search import search_subset
+from pncs_flower.subset.exact import best_of_all
+from pncs_flower.subset.objective import SubsetObjective
+from pncs_flower.subset.search import search_subset
 
 _LARGEST = 1e290  # of a similarity, so that sums of them stay finite
 _MAX_SUBSETS = 5_000_000  # all of them are looked at up to here

@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from pncs_flower.count_sketch import count_sketch
-from pncs_flower.power_moments import PowerMoments
 from pncs_flower.randomness import raw_words
-from pncs_flower.sketch_base import SizedSketch, Sketch
-from pncs_flower.wire import WIRES, Wire
+from pncs_flower.sketches.base import SizedSketch, Sketch
+from pncs_flower.sketches.count import count_sketch
+from pncs_flower.sketches.power_moments import PowerMoments
+from pncs_flower.sketches.wire import WIRES, Wire
 
 _LEAST_SHARE = 100
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pncs_flower.objective import SubsetObjective
+from pncs_flower.subset.objective import SubsetObjective
 
 _CHUNK = 1 << 20  # values at a time
 

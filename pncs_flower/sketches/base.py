@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from pncs_flower.similarity import Form, pairwise_cosine
-from pncs_flower.wire import HEAD, WIRES, Wire, pack, unpack
+from pncs_flower.sketches.wire import HEAD, WIRES, Wire, pack, unpack
 
 
 class Sketch:

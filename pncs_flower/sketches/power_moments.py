@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from pncs_flower.count_sketch import count_sketch
 from pncs_flower.similarity import Form, pairwise_cosine, score_products
-from pncs_flower.sketch_base import SizedSketch
+from pncs_flower.sketches.base import SizedSketch
+from pncs_flower.sketches.count import count_sketch
 
 _BLOCK = 1 << 16  # coordinates at a time, so that what is made of them stays in the cache
 

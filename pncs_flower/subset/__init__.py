@@ -1,0 +1,1 @@
+"""The subset of the least aligned clients, and how it is found."""
