@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pncs_flower import count_sketch as module
+from pncs_flower.sketches import count as module
 from pncs_flower.sketches.count import count_sketch
 
 
