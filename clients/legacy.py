@@ -26,7 +26,7 @@ from flwr.client import Client
 from flwr.common import Code, Parameters, Status
 
 from pncs_flower.properties import pack_properties, unpack_properties
-from pncs_flower.protocol import LOSS, MARKER, NUM_EXAMPLES, SUMMARY
+from pncs_flower.protocol import LOSS, MARKER, NUM_EXAMPLES, SUMMARY, WHOLE
 
 from .client_fn import named
 from .summary import SummaryMod, summary_mod
@@ -95,7 +95,10 @@ class SummaryClient(Client):
             return common.GetPropertiesRes(Status(Code.GET_PROPERTIES_NOT_IMPLEMENTED, reason), {})
         told = content.config_records.get(MARKER, ConfigRecord())
         summary = content.array_records.get(SUMMARY, ArrayRecord())
-        answer = pack_properties(told, {name: array.data for name, array in summary.items()}, {})
+        arrays = {name: array.data for name, array in summary.items()}
+        for array in content.array_records.get(WHOLE, ArrayRecord()).values():  # at most one
+            arrays[WHOLE] = array.data
+        answer = pack_properties(told, arrays, {})
         return common.GetPropertiesRes(Status(Code.OK, ""), answer)
 
     def fit(self, ins: common.FitIns) -> common.FitRes:

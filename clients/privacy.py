@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,10 +20,11 @@ _MOST_DEVIATIONS = 10  # more than noise from 53 random bits can have
 class SketchNoise:
     """Clip a summary and add Gaussian noise to it (local differential privacy).
 
-    All sketches of a summary together are scaled down to an L2 norm of at most ``clip_norm``; then
-    each number gets noise of standard deviation ``noise_multiplier * 2 * clip_norm``. Two summaries
-    of one client differ by at most 2 ``clip_norm``, whatever its data, so one summary is
-    (ε, δ)-private with respect to the replacement of all of the client's data; see `epsilon`.
+    All sketches of a summary, also one of the whole update beside those of layers, are scaled down
+    together to an L2 norm of at most ``clip_norm``; then each number gets noise of standard
+    deviation ``noise_multiplier * 2 * clip_norm``. Two summaries of one client differ by at most 2
+    ``clip_norm``, whatever its data, so one summary is (ε, δ)-private with respect to the
+    replacement of all of the client's data; see `epsilon`.
 
     What cannot be clipped (a loss, power moments, a value that is not finite) is an error on the
     client, and nothing of it leaves. The full update of a chosen client leaves as it is, unless the
@@ -105,17 +106,19 @@ class SketchNoise:
                 "nothing, or leave noise= out"
             )
         # All other sketches of a vector that is scaled down are scaled down too.
-        if isinstance(parse_sketch(request.sketch), PowerMoments):
-            raise ValueError(
-                f"the sketch {request.sketch!r} cannot be clipped, and so has no noise: give the "
-                "strategy another, such as sketch='coordinates:2%'"
-            )
+        for part in request.parts.values():
+            if isinstance(parse_sketch(part.sketch), PowerMoments):
+                raise ValueError(
+                    f"the sketch {part.sketch!r} cannot be clipped, and so has no noise: give the "
+                    "strategy another, such as sketch='coordinates:2%'"
+                )
 
     def apply(
-        self, sketches: dict[str, np.ndarray], round: int, client: str
-    ) -> dict[str, np.ndarray]:
-        """Return the float32 sketches of a summary's layers, clipped and with noise."""
-        for layer, sketch in sketches.items():
+        self, summary: Mapping[str, Mapping[str, np.ndarray]], round: int, client: str
+    ) -> dict[str, dict[str, np.ndarray]]:
+        """Return a summary, float32 sketches by record and layer, clipped and with noise."""
+        pieces = [piece for sketches in summary.values() for piece in sketches.items()]
+        for layer, sketch in pieces:
             if sketch.dtype != np.float32:  # a value has to get its noise before it is rounded
                 raise ValueError(
                     f"noise needs sketches in float32, but they are in {sketch.dtype}: give the "
@@ -128,13 +131,16 @@ class SketchNoise:
                     "cannot be clipped, and nothing of it is sent: has the training diverged?"
                 )
         # In float64 the square of no float32 overflows or vanishes.
-        squares = [float(np.square(s, dtype=np.float64).sum()) for s in sketches.values()]
+        squares = [float(np.square(s, dtype=np.float64).sum()) for _, s in pieces]
         norm = math.sqrt(sum(squares))
         scale = min(1.0, self.clip_norm / norm) if norm > 0 else 1.0
         draw = _system_normal
         if self.secret is not None:
             draw = generator(self.secret, "sketch noise", round, client).standard_normal
-        return {layer: self._with_noise(sketch, scale, draw) for layer, sketch in sketches.items()}
+        return {
+            record: {name: self._with_noise(sketch, scale, draw) for name, sketch in part.items()}
+            for record, part in summary.items()
+        }
 
     def _with_noise(
         self, sketch: np.ndarray, scale: float, draw: Callable[[int], np.ndarray]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import cache
 from logging import ERROR, INFO
 from typing import get_args
 
@@ -10,7 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.common import log
 
 from pncs_flower import protocol
-from pncs_flower.layers import choose_layers, local_change
+from pncs_flower.layers import choose_vectors, local_change
 from pncs_flower.protocol import LOSS, MARKER, NUM_EXAMPLES, SUMMARY, SummaryRequest
 from pncs_flower.sketches.kinds import parse_sketch
 
@@ -118,10 +119,12 @@ class SummaryMod:
             self._noise.check_request(request)
         if request.kind == "loss":
             return _loss(message, context, call_next, request)
-        sketch = parse_sketch(request.sketch)
         # The records are the app's, which may put its update in place of the weights in them.
         weights = _only_arrays(message.content, "the training message").copy()
-        layers = choose_layers(weights, request.layers)
+        wanted = {
+            record: (parse_sketch(part.sketch), choose_vectors(weights, part.layers, part.whole))
+            for record, part in request.parts.items()
+        }
         if request.kind == "gradient":
             if self._gradient is None:
                 raise ValueError(
@@ -135,6 +138,7 @@ class SummaryMod:
                     f"the gradient function returned {type(given).__name__}, but must return an "
                     "ArrayRecord with the names of the model's arrays"
                 )
+            _, layers = wanted[SUMMARY]
             names = [name for arrays in layers.values() for name in arrays]
             check_form(given, weights, names, "the gradient function's result")
         else:
@@ -154,23 +158,33 @@ class SummaryMod:
                 return value
             return local_change(weights[name].numpy(), value)
 
+        if request.besides:  # each array is read for both of its sketches
+            values = cache(values)
         seed, server_round = int(marker["seed"]), int(marker["round"])  # type: ignore[arg-type]
-        sketches = {
-            layer: sketch.encode(
-                np.concatenate([values(name).ravel() for name in names]),
-                seed=seed,
-                round=server_round,
-                layer=layer,
-            )
-            for layer, names in layers.items()
+        summary = {
+            record: {
+                layer: sketch.encode(
+                    np.concatenate([values(name).ravel() for name in names]),
+                    seed=seed,
+                    round=server_round,
+                    layer=layer,
+                )
+                for layer, names in vectors.items()
+            }
+            for record, (sketch, vectors) in wanted.items()
         }
         if self._noise is not None:
             if not self._noise_told:
                 self._noise_told = True
                 log(INFO, self._noise.describe())
-            sketches = self._noise.apply(sketches, server_round, client_key(context))
-        summary = ArrayRecord({layer: Array(encoded) for layer, encoded in sketches.items()})
-        return Message(RecordDict({SUMMARY: summary}), reply_to=message)
+            summary = self._noise.apply(summary, server_round, client_key(context))
+        content = RecordDict(
+            {
+                record: ArrayRecord({layer: Array(encoded) for layer, encoded in sketches.items()})
+                for record, sketches in summary.items()
+            }
+        )
+        return Message(content, reply_to=message)
 
     def _introduce(self, message: Message, context: Context) -> Message:
         answer = ConfigRecord({"key": client_key(context)})

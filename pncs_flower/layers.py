@@ -1,9 +1,13 @@
 """A layer is a module: the arrays that share a name up to the last dot."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
+
+ALL_LAYERS = "*"
+"""The name of the vector that holds the arrays of several layers, or of all."""
 
 # What batch normalisation counts and averages while it trains: state, not a gradient.
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
@@ -55,3 +59,14 @@ def choose_layers(
         problem = f"unknown layer {unknown[0]!r}" if unknown else "no layer is chosen"
         raise ValueError(f"{problem}: the model's layers are {', '.join(known) or '(none)'}")
     return {layer: known[layer] for layer in wanted}
+
+
+def choose_vectors(
+    arrays: Mapping[str, Any], layers: Sequence[str] | None = None, whole: bool = False
+) -> dict[str, tuple[str, ...]]:
+    """Return the vectors to summarise, each with its arrays: the layers, or all of them as one."""
+    chosen = choose_layers(arrays, layers)
+    if not whole:
+        return chosen
+    names = set(chain.from_iterable(chosen.values()))
+    return {ALL_LAYERS: tuple(name for name in arrays if name in names)}  # in the model's order

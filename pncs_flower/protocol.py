@@ -8,7 +8,8 @@ A message of the library is an ordinary training message with one more config re
     any other answer, an error too, means that the mod is not there, or that another one in front of
     it has failed on the message.
 ``summarize``
-    Send a small summary of your gradient or of your local update (`SummaryRequest`).
+    Send a small summary of your gradient or of your local update (`SummaryRequest`): the array
+    record `SUMMARY`, and `WHOLE` beside it where it is asked for.
 ``train``
     You are chosen: send your update. One kept from the pre-round that the message names by its
     `TICKET` is sent as it is; one kept from any other, of another message, is not. To a client that
@@ -17,12 +18,13 @@ A message of the library is an ordinary training message with one more config re
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
 MARKER = "pncs"  # the config record that marks a message, and the one that answers it
 SUMMARY = "pncs-summary"  # the array record: one sketch per layer, or LOSS and NUM_EXAMPLES
+WHOLE = "pncs-whole"  # the array record beside it: a sketch of the whole update
 KEPT = "kept"  # entry of the marker: the client should have its update
 TICKET = "ticket"  # entry of the marker that names one pre-round, of this run alone
 LOST = "lost"  # entry of the marker with which a client says that it does not have it
@@ -54,12 +56,19 @@ class SummaryRequest:
         The layers to summarise; all if None. Not for a loss.
     max_examples : int (default: 0)
         Evaluate the loss on this many examples at most, if the app reads `MAX_EXAMPLES`; 0 for all.
+    whole : bool (default: False)
+        Summarise the layers as one vector, named `pncs_flower.layers.ALL_LAYERS`. Not for a loss.
+    besides : str (default: "")
+        A second sketch to send in the same answer: of the local update in all layers, as one
+        vector. For an update only.
     """
 
     kind: SummaryKind = "update"
     sketch: str = "layers"
     layers: tuple[str, ...] | None = None
     max_examples: int = 0
+    whole: bool = False
+    besides: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(SummaryKind):
@@ -67,6 +76,21 @@ class SummaryRequest:
                 f"a summary of kind {self.kind!r} is asked for, but there are "
                 f"{', '.join(get_args(SummaryKind))}"
             )
+        if self.besides and self.kind != "update":
+            raise ValueError(
+                f"the sketch {self.besides!r} of the whole update is asked for besides a summary "
+                f"of kind {self.kind!r}, for which nobody trains: ask for one of kind 'update'"
+            )
+        if self.whole and self.kind == "loss":
+            raise ValueError("whole is True, but a loss has no layers to take as one vector")
+
+    @property
+    def parts(self) -> dict[str, "SummaryRequest"]:
+        """What each array record of an answer holds, as a request for nothing besides."""
+        parts = {SUMMARY: replace(self, besides="")}
+        if self.besides:
+            parts[WHOLE] = SummaryRequest("update", self.besides, whole=True)
+        return parts
 
     def to_config(self) -> dict[str, int | str | list[str]]:
         """Return the request as the values of a config record."""
@@ -77,17 +101,23 @@ class SummaryRequest:
         }
         if self.layers is not None:
             config["layers"] = list(self.layers)
+        if self.whole:
+            config["whole"] = True
+        if self.besides:
+            config["besides"] = self.besides
         return config
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "SummaryRequest":
-        """Read what `to_config` wrote."""
+        """Read what `to_config` wrote, also that of a release without ``whole`` and ``besides``."""
         layers = config.get("layers")
         return cls(
             kind=config["kind"],
             sketch=config["sketch"],
             layers=None if layers is None else tuple(layers),
             max_examples=config["max-examples"],
+            whole=config.get("whole", False),
+            besides=config.get("besides", ""),
         )
 
 

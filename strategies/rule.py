@@ -33,8 +33,9 @@ Metrics = Mapping[str, float]
 """The numbers that a client reported with its update, such as ``"num-examples"``."""
 
 Summary = Mapping[str, np.ndarray]
-"""What a client sent in the pre-round: its decoded sketch of each layer, shape (r,); or, where it
-was asked for its loss, ``"loss"`` and ``"num-examples"``, each of shape (1,)."""
+"""What a client sent in the pre-round: its decoded sketch of each layer, shape (r,), or of all
+layers as one vector, ``"*"``, if the request is ``whole``; or, where it was asked for its loss,
+``"loss"`` and ``"num-examples"``, each of shape (1,)."""
 
 
 @dataclass(frozen=True)

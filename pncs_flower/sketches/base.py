@@ -46,6 +46,11 @@ class Sketch:
         parts = np.split(wire, np.cumsum(lengths)[:-1])
         return _joined([unpack(part, self.wire) for part in parts])
 
+    def of(self, values: np.ndarray, *, seed: int, round: int, layer: str) -> np.ndarray:
+        """Return the sketch of a vector in float64, with the numbers that `decode` would read."""
+        wire = self.encode(values, seed=seed, round=round, layer=layer)
+        return self.decode(wire, values.size).astype(np.float64)
+
     def num_bytes(self, num_values: int) -> int:
         """Return the bytes on the wire for a layer of ``num_values`` values, without framing."""
         return sum(self._lengths(num_values)) * np.dtype(self.wire).itemsize

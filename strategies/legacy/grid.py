@@ -18,8 +18,9 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
 
+from pncs_flower.layers import ALL_LAYERS
 from pncs_flower.properties import pack_properties, unpack_properties
-from pncs_flower.protocol import MARKER, SUMMARY
+from pncs_flower.protocol import MARKER, SUMMARY, WHOLE
 
 from ..replies.arrays import NUMPY, read_array
 
@@ -117,4 +118,7 @@ def _answer(result: GetPropertiesRes) -> RecordDict:
         raise ValueError(f"its properties are not what was asked for; {_REMEDY}")
     marker, arrays, _ = unpacked
     summary = ArrayRecord({name: to_array(data) for name, data in arrays.items()})
-    return RecordDict({MARKER: ConfigRecord(marker), SUMMARY: summary})
+    content = RecordDict({MARKER: ConfigRecord(marker), SUMMARY: summary})
+    if WHOLE in summary:
+        content[WHOLE] = ArrayRecord({ALL_LAYERS: summary.pop(WHOLE)})
+    return content

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 
-from pncs_flower.layers import choose_layers
-from pncs_flower.protocol import LOSS, NUM_EXAMPLES, SUMMARY, SummaryRequest
+from pncs_flower.layers import choose_vectors
+from pncs_flower.protocol import LOSS, NUM_EXAMPLES, SUMMARY, WHOLE, SummaryRequest
 from pncs_flower.sketches.base import Sketch
 from pncs_flower.sketches.kinds import CoordinateShare, parse_sketch
 
@@ -16,6 +16,7 @@ _NO_MOD = (
     ", so the mod has not answered: put summary_mod first among the mods of the whole app, "
     "ClientApp(mods=[summary_mod, ...])"
 )
+_SAME_RELEASE = "server and client need the same release of pncs-flower"
 _HEADER_BYTES = 256  # of an array in NumPy's format; 128 as NumPy writes it
 _ARRAY_BYTES = 128
 _ABOUT_BYTES = 64  # of what a summary says beside its arrays
@@ -37,41 +38,46 @@ def decode_loss(content: RecordDict) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class SummaryDecoder:
-    """Knows what the summary of a model must look like, with the values of each layer."""
+    """Knows what a record of an answer must look like, with the values of each layer."""
 
     sketch: Sketch
     sizes: dict[str, int]
+    record: str = SUMMARY
 
     @classmethod
-    def for_model(cls, request: SummaryRequest, arrays: ArrayRecord) -> "SummaryDecoder":
+    def for_model(
+        cls, request: SummaryRequest, arrays: ArrayRecord, record: str = SUMMARY
+    ) -> "SummaryDecoder":
         """Return the decoder; a ValueError lists the model's layers if it lacks one asked for."""
-        layers = choose_layers(arrays, request.layers)
+        vectors = choose_vectors(arrays, request.layers, request.whole)
         sizes = {
             layer: sum(int(np.prod(arrays[name].shape)) for name in names)
-            for layer, names in layers.items()
+            for layer, names in vectors.items()
         }
         sketch = parse_sketch(request.sketch)
         if isinstance(sketch, CoordinateShare):
             update = sum(len(array.data) for array in arrays.values())
             framing = _ABOUT_BYTES + sum(_ARRAY_BYTES + len(layer.encode()) for layer in sizes)
             sketch = sketch.of_model(sizes.values(), update, framing)
-        return cls(sketch, sizes)
+        return cls(sketch, sizes, record)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of a summary's numbers, without names and framing."""
+        """Bytes of the record's numbers, without names and framing."""
         return sum(self.sketch.num_bytes(size) for size in self.sizes.values())
 
     def decode(self, content: RecordDict) -> dict[str, np.ndarray]:
         """Return the sketch of each layer; ValueError if anything is not as asked for."""
-        record = content.array_records.get(SUMMARY)
+        record = content.array_records.get(self.record)
+        if record is None and self.record == WHOLE:
+            raise ValueError(f"the answer holds no sketch of the whole update: {_SAME_RELEASE}")
         if record is None:
             raise ValueError(f"the answer holds no summary{_NO_MOD}")
         if record.keys() != self.sizes.keys():
             raise ValueError(
                 f"summary of the layers {', '.join(record) or '(none)'}, but "
                 f"{', '.join(self.sizes)} were asked for (if the app has a mod that renames "
-                "arrays, put summary_mod before it)"
+                f"arrays, put summary_mod before it; {_SAME_RELEASE})"
             )
         return {layer: self._decode_layer(record[layer], layer) for layer in self.sizes}
 

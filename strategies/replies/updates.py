@@ -1,6 +1,6 @@
 """Full updates: what is let through to the base strategy, and in which order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO
 
@@ -9,9 +9,9 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.common import log
 from flwr.serverapp.strategy import Strategy
 
-from pncs_flower.layers import choose_layers, local_change
+from pncs_flower.layers import ALL_LAYERS, choose_vectors, local_change
 from pncs_flower.plain_text import shortened
-from pncs_flower.protocol import SummaryRequest
+from pncs_flower.protocol import SUMMARY, WHOLE, SummaryRequest
 from pncs_flower.sketches.kinds import parse_sketch
 
 from ..base_strategy import unwrap
@@ -30,6 +30,12 @@ _TOLERANCE = 1e-2
 _ENOUGH = 2
 
 
+def local_update(weights: ArrayRecord, arrays: ArrayRecord, names: Iterable[str]) -> np.ndarray:
+    """Return what was sent less what came back, of some arrays, as one vector."""
+    changes = [local_change(read_array(weights[n]), read_array(arrays[n])) for n in names]
+    return np.concatenate([change.ravel() for change in changes])
+
+
 class UntruthfulSketchError(ValueError):
     """A client's sketch is not that of the update that it delivered."""
 
@@ -40,6 +46,7 @@ class SketchCheck:
 
     request: SummaryRequest
     summaries: Mapping[str, Summary]
+    sketches: Mapping[str, np.ndarray]  # of the whole update, where one is asked for besides
     seed: int
     round: int
 
@@ -48,15 +55,17 @@ class SketchCheck:
         if client not in self.summaries:
             return
         (arrays,) = content.array_records.values()
-        sketch = parse_sketch(self.request.sketch)
-        worst = 0.0  # relative difference of a layer
-        for layer, names in choose_layers(weights, self.request.layers).items():
-            changes = [local_change(read_array(weights[n]), read_array(arrays[n])) for n in names]
-            update = np.concatenate([change.ravel() for change in changes])
-            wire = sketch.encode(update, seed=self.seed, round=self.round, layer=layer)
-            expected = sketch.decode(wire, len(update)).astype(np.float64)
-            difference = float(np.linalg.norm(expected - self.summaries[client][layer]))
-            worst = max(worst, difference / (float(np.linalg.norm(expected)) or 1.0))
+        sent: dict[str, Summary] = {SUMMARY: self.summaries[client]}
+        if self.request.besides:
+            sent[WHOLE] = {ALL_LAYERS: self.sketches[client]}
+        worst = 0.0  # relative difference of a sketch
+        for record, part in self.request.parts.items():
+            sketch = parse_sketch(part.sketch)
+            for layer, names in choose_vectors(weights, part.layers, part.whole).items():
+                update = local_update(weights, arrays, names)
+                expected = sketch.of(update, seed=self.seed, round=self.round, layer=layer)
+                difference = float(np.linalg.norm(expected - sent[record][layer]))
+                worst = max(worst, difference / (float(np.linalg.norm(expected)) or 1.0))
         if not worst <= _TOLERANCE:
             raise UntruthfulSketchError(
                 f"its sketch is not that of its update (relative difference {worst:.2g}, at most "

@@ -2,8 +2,9 @@
 
 import math
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from logging import INFO
 
 import numpy as np
@@ -11,8 +12,9 @@ from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
 
+from pncs_flower.layers import ALL_LAYERS
 from pncs_flower.plain_text import first_of, shortened
-from pncs_flower.protocol import SUMMARIZE, TICKET, SummaryRequest
+from pncs_flower.protocol import SUMMARIZE, SUMMARY, TICKET, WHOLE, SummaryRequest
 
 from ..grids.exchange import content_bytes, marked, message_like, sort_replies
 from ..options import SelectionOptions
@@ -28,7 +30,7 @@ class PreRound:
 
     number: int
     request: SummaryRequest  # a sketch by share of an update is fitted to the model
-    decode: Callable[[RecordDict], dict[str, np.ndarray]]
+    decoders: dict[str, SummaryDecoder]  # by record; empty for a loss
     options: SelectionOptions
     # Names this pre-round and no other, also not one of the same round whose answers are of no
     # use. Drawn by the system: nothing is computed from it.
@@ -37,6 +39,9 @@ class PreRound:
     content: RecordDict = field(default_factory=RecordDict)  # of the base's training message
     messages: list[Message] = field(default_factory=list)
     summaries: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    # Of the updates as one vector, where one is asked for: of the whole update, or else of the
+    # layers compared.
+    sketches: dict[str, np.ndarray] = field(default_factory=dict)
     rejected: dict[str, str] = field(default_factory=dict)
     bytes_up: int = 0
 
@@ -53,18 +58,25 @@ class PreRound:
                     "such as a first tree, or use a rule that asks for nothing, such as "
                     "PowerOfChoice(..., variant='rpow-d') or UniformSelection"
                 )
-            return cls(number, request, decode_loss, options)
-        decoder = SummaryDecoder.for_model(request, arrays)
+            return cls(number, request, {}, options)
+        decoders = {
+            record: SummaryDecoder.for_model(part, arrays, record)
+            for record, part in request.parts.items()
+        }
+        num_bytes = sum(decoder.num_bytes for decoder in decoders.values())
         most = options.max_summary_bytes
-        if most is not None and decoder.num_bytes > most:
+        if most is not None and num_bytes > most:
+            besides = request.besides and f" and {request.besides!r} of the whole update"
             raise ValueError(
-                f"a summary with sketch {request.sketch!r} of {len(decoder.sizes)} layers takes "
-                f"{decoder.num_bytes} bytes, but max_summary_bytes is {most}: use a sketch "
+                f"a summary with sketch {request.sketch!r} of {len(decoders[SUMMARY].sizes)} layers"
+                f"{besides} takes {num_bytes} bytes, but max_summary_bytes is {most}: use a sketch "
                 "of fewer or smaller numbers (a ':SIZE' or '@int8', where the rule takes one), or "
                 "fewer layers"
             )
-        fitted = replace(request, sketch=decoder.sketch.spec)
-        return cls(number, fitted, decoder.decode, options)
+        fitted = replace(request, sketch=decoders[SUMMARY].sketch.spec)
+        if request.besides:
+            fitted = replace(fitted, besides=decoders[WHOLE].sketch.spec)
+        return cls(number, fitted, decoders, options)
 
     @property
     def keeps_update(self) -> bool:
@@ -106,15 +118,22 @@ class PreRound:
         self.bytes_up = replies.bytes_up
         for client, node_id in self.candidates.items():
             try:
-                summary = self.decode(replies.content_of(node_id))
+                answer = self._decode(replies.content_of(node_id))
             except ValueError as error:
                 reason = shortened(str(error))
                 self.rejected[client] = f"pre-round: {reason}"
                 log(INFO, "Summary of client %s is not used: %s", client, reason)
             else:
-                for values in summary.values():
+                for values in chain.from_iterable(part.values() for part in answer.values()):
                     values.flags.writeable = False  # a rule and the check of sketches share them
-                self.summaries[client] = summary
+                self.summaries[client] = answer[SUMMARY]
+                if self.request.whole or self.request.besides:
+                    self.sketches[client] = answer.get(WHOLE, answer[SUMMARY])[ALL_LAYERS]
+
+    def _decode(self, content: RecordDict) -> dict[str, dict[str, np.ndarray]]:
+        if not self.decoders:
+            return {SUMMARY: decode_loss(content)}
+        return {record: decoder.decode(content) for record, decoder in self.decoders.items()}
 
     def note(self, record: RoundRecord) -> None:
         """Put into a round's record who was asked, what came of it and what it cost."""

@@ -109,7 +109,8 @@ def close(
     """Drop the updates that cannot be used, and have the base strategy aggregate the others."""
     record, options, before, sketches = round.record, round.options, round.pre_round, None
     if options.verify_sketches and before is not None and before.keeps_update:
-        sketches = SketchCheck(before.request, before.summaries, options.seed, round.number)
+        sent = before.summaries, before.sketches
+        sketches = SketchCheck(before.request, *sent, options.seed, round.number)
     updates, round.used, round.liars = checks.sort_out(
         round.model, round.sent, received, record, sketches
     )

@@ -11,6 +11,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from pncs_flower.clients import SketchNoise, SummaryMod
+from pncs_flower.protocol import SUMMARY
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS, GradientNorm, NoSummariesError, PowerOfChoice
 
@@ -22,10 +23,14 @@ def sketches(scale: float) -> dict[str, np.ndarray]:
     }
 
 
+def noisy_layers(noise, layers, round=1, client="0") -> dict[str, np.ndarray]:
+    return noise.apply({SUMMARY: layers}, round, client)[SUMMARY]
+
+
 def test_noise_has_the_standard_deviation_that_it_states():
     noise = SketchNoise(clip_norm=3.0, noise_multiplier=0.5, secret=1)
     assert noise.standard_deviation == 3.0
-    noisy = noise.apply(sketches(0.0), round=1, client="0")
+    noisy = noisy_layers(noise, sketches(0.0))
     values = np.concatenate(list(noisy.values()))
     assert values.std() == pytest.approx(3.0, rel=0.01)
     assert values.mean() == pytest.approx(0.0, abs=0.05)
@@ -37,13 +42,13 @@ def test_a_summary_is_clipped_as_a_whole_before_the_noise(scale, factor):
     clean = sketches(scale)
     length = np.sqrt(sum((s.astype(float) ** 2).sum() for s in clean.values()))
     factor = factor or 3.0 / length
-    for layer, noisy in noise.apply(clean, round=1, client="0").items():
+    for layer, noisy in noisy_layers(noise, clean).items():
         np.testing.assert_allclose(noisy, clean[layer] * factor, rtol=1e-4)
 
 
 def test_noise_differs_by_round_and_client_and_from_run_to_run():
     def noisy(noise, round, client):
-        return noise.apply({"a": np.zeros(4, np.float32)}, round, client)["a"].tolist()
+        return noisy_layers(noise, {"a": np.zeros(4, np.float32)}, round, client)["a"].tolist()
 
     known = SketchNoise(1.0, 1.0, secret=5)
     assert noisy(known, 1, "0") == noisy(known, 1, "0")
@@ -137,7 +142,7 @@ def test_a_sketch_that_cannot_be_clipped_is_refused_with_another():
 
 def test_noise_on_a_rounded_wire_format_is_an_error_that_says_what_to_do():
     with pytest.raises(ValueError, match="float16: give the strategy a sketch without"):
-        SketchNoise(1.0, 1.0).apply({"a": np.zeros(3, np.float16)}, 1, "0")
+        noisy_layers(SketchNoise(1.0, 1.0), {"a": np.zeros(3, np.float16)})
 
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -153,7 +158,7 @@ def test_nothing_of_a_summary_that_is_not_finite_leaves(bad, where):
         layers[layer][-1] = bad
     for secret in (None, 1):
         with pytest.raises(ValueError, match=f"'{where[0]}' holds a value that is not finite"):
-            SketchNoise(1.0, 1.0, secret).apply(layers, 1, "0")
+            noisy_layers(SketchNoise(1.0, 1.0, secret), layers)
 
 
 def test_a_client_whose_training_diverges_sends_an_error_and_none_of_its_numbers():
@@ -191,8 +196,8 @@ values = st.floats(width=32, allow_nan=False, allow_infinity=False) | st.sampled
 def test_what_is_released_without_its_noise_is_no_longer_than_the_clip_norm(layers, clip_norm):
     noise = SketchNoise(clip_norm, 1e-6, secret=2)
     clean = {f"layer {n}": np.array(v, np.float32) for n, v in enumerate(layers)}
-    released = noise.apply(clean, 1, "0")
-    only_noise = noise.apply({n: np.zeros_like(v) for n, v in clean.items()}, 1, "0")
+    released = noisy_layers(noise, clean)
+    only_noise = noisy_layers(noise, {n: np.zeros_like(v) for n, v in clean.items()})
     total = 0.0
     for layer, value in released.items():
         assert value.dtype == np.float32
@@ -207,19 +212,19 @@ def test_what_is_released_without_its_noise_is_no_longer_than_the_clip_norm(laye
 def test_huge_and_subnormal_values_keep_their_direction(value):
     clean = {"a": np.array([value, 0.0, -value], np.float32), "b": np.zeros(2, np.float32)}
     length = np.sqrt(2) * float(clean["a"][0])
-    released = SketchNoise(2.0, 1e-12, secret=1).apply(clean, 1, "0")
+    released = noisy_layers(SketchNoise(2.0, 1e-12, secret=1), clean)
     expected = clean["a"].astype(float) * min(1.0, 2.0 / length)
     np.testing.assert_allclose(released["a"], expected, rtol=1e-6, atol=1e-10)
 
 
 def test_no_layers_are_no_layers():
-    assert SketchNoise(1.0, 1.0).apply({}, 1, "0") == {}
+    assert noisy_layers(SketchNoise(1.0, 1.0), {}) == {}
 
 
 def test_the_systems_noise_is_normal_and_never_the_same_twice():
     noise = SketchNoise(clip_norm=1.0, noise_multiplier=0.5)
     big = {"a": np.zeros(1_500_001, np.float32), "b": np.zeros(1, np.float32)}  # in two blocks
-    first, second = (noise.apply(big, 1, "0")["a"].astype(float) for _ in range(2))
+    first, second = (noisy_layers(noise, big)["a"].astype(float) for _ in range(2))
     assert first.std() == pytest.approx(1.0, rel=0.005)
     assert first.mean() == pytest.approx(0.0, abs=0.005)
     for quantile in (0.001, 0.1, 0.9, 0.999):
