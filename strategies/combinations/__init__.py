@@ -1,0 +1,1 @@
+"""How what the chosen deliver becomes the change of the model."""
