@@ -5,6 +5,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,12 @@ class SketchFit:
     ridge : float (default: 0.01)
         Weight λ of the penalties.
     bound : float (default: inf)
-        Largest magnitude of a coefficient.
+        Largest magnitude of a coefficient, above 0.
+
+    Raises
+    ------
+    ValueError
+        Here and by all methods, for arrays of another shape, or not finite.
     """
 
     def __init__(
@@ -39,7 +45,7 @@ class SketchFit:
         ridge: float = 0.01,
         bound: float = np.inf,
     ) -> None:
-        self.target = np.asarray(target, dtype=np.float64)
+        self.target = _checked("target", target, (np.size(target),))
         self.weights = weights
         self.ridge, self.bound = ridge, bound
         self.owners: tuple[str, ...] = ()
@@ -67,8 +73,8 @@ class SketchFit:
         other = copy(self)
         other.owners = (*self.owners, *owners)
         old, size = len(self.owners), len(other.owners)
-        added = np.reshape(columns, (size - old, len(self.target)))  # also no rows, without a width
-        other.columns = np.concatenate([self.columns, added])
+        shape = (size - old, len(self.target))
+        other.columns = np.concatenate([self.columns, _checked("columns", columns, shape)])
         other._gram = np.zeros((size, size))
         other._gram[:old, :old] = self._gram
         for row in range(old, size):
@@ -76,8 +82,8 @@ class SketchFit:
             other._gram[row, : row + 1] = other._gram[: row + 1, row] = products
         if squared_norms is None:
             squared_norms = np.diagonal(other._gram)[old:]
-        penalties = self.ridge * np.asarray(squared_norms, dtype=np.float64)
-        other._penalties = np.concatenate([self._penalties, penalties])
+        squares = _checked("squared norms", squared_norms, shape[:1])
+        other._penalties = np.concatenate([self._penalties, self.ridge * squares])
         return other
 
     @property
@@ -114,7 +120,7 @@ class SketchFit:
         count : int
             How many to choose.
         """
-        rows = np.asarray(candidates, dtype=np.float64)
+        rows = _checked("candidates", candidates, (len(owners), len(self.target)))
         norms = _norms(rows)
         norms[norms == 0] = 1.0  # such a row is aligned with nothing
         fit, chosen = self, list[int]()
@@ -149,7 +155,7 @@ def ridge_fit(
     prior, penalties : arrays of shape (n,), float64
         Where each coefficient is drawn to, and how much, 0 or more.
     bound : float (default: inf)
-        Largest magnitude of a coefficient.
+        Largest magnitude of a coefficient, above 0.
     """
     # In d = (c - prior) s with the scales s that give the matrix a unit diagonal: columns of
     # 1e-20 and 1e20 side by side are no less exact.
@@ -179,6 +185,16 @@ def shortened_to_median(sketches: np.ndarray, factor: float) -> np.ndarray:
     return rows
 
 
+def _checked(name: str, values: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Return finite values in float64, or raise ValueError; none at all need not have the shape."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.shape != shape and (array.size or 0 not in shape):
+        raise ValueError(f"{name} of shape {array.shape}, want {shape}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} that are not finite: leave out what comes with them")
+    return array.reshape(shape)
+
+
 def _product(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
     return np.asarray(np.einsum("ij,j->i", matrix, vector))
 
@@ -194,7 +210,7 @@ def _bounded_solve(
     # An active set (J. Nocedal and S. Wright, "Numerical Optimization", 2006, section 16.5): go to
     # the least of those not held at an end, but no further than to the first end on the way, or,
     # if that is better, cut off what goes beyond; at a least, let go what its end does not keep.
-    # No step makes it worse, so it ends; rounding must not make it endless.
+    # No step makes it worse, so it ends, but for rounding: then it stops where it is.
     x = np.clip(np.zeros(len(right)), low, high)
     held = np.zeros(len(right), dtype=bool)
     for _ in range(_MOST_STEPS):

@@ -35,6 +35,14 @@ def test_subset() -> None:
     assert all(line.endswith("proved") for line in lines[2:])
 
 
+def test_fit() -> None:
+    lines = run("fit.py", "--largest", "10")
+    assert [line.split()[:5] for line in lines[2:]] == [
+        ["10", "20", "2", "256", "inf"],
+        ["10", "20", "2", "256", "0.1"],
+    ]
+
+
 def test_gpu() -> None:
     """The whole script, on the CPU."""
     pytest.importorskip("torchvision", reason="needs pncs-flower[simulation]")
@@ -44,7 +52,7 @@ def test_gpu() -> None:
     assert all("2 of 2 rounds as on the CPU" in line for line in lines[2:4])
 
 
-@pytest.mark.parametrize("script", ["similarity.py", "sketch.py", "subset.py", "gpu.py"])
+@pytest.mark.parametrize("script", ["similarity.py", "sketch.py", "subset.py", "fit.py", "gpu.py"])
 def test_help_gives_examples(script: str) -> None:
     assert any(line.startswith(f"python benchmarks/{script}") for line in run(script, "--help"))
 

@@ -92,8 +92,24 @@ def test_no_columns() -> None:
     np.testing.assert_array_equal(fit.residual(fit.coefficients()), 1.0)
     assert fit.pursue([], np.zeros((0, 3)), 2) == []
     assert fit.with_columns([], np.array([]), np.array([])).coefficients().shape == (0,)
-    with pytest.raises(ValueError, match="reshape"):
+
+
+def test_wrong_shapes_and_values_say_so() -> None:
+    fit, row = SketchFit(np.ones(3), {}), np.ones((1, 3))
+    with pytest.raises(ValueError, match=r"columns of shape \(1, 2\), want \(1, 3\)"):
         fit.with_columns(["a"], np.zeros((1, 2)))
+    with pytest.raises(ValueError, match="columns of shape"):
+        fit.with_columns(["a"], np.array([]))
+    with pytest.raises(ValueError, match="squared norms of shape"):
+        fit.with_columns(["a"], row, np.ones(2))
+    with pytest.raises(ValueError, match="squared norms that are not finite"):
+        fit.with_columns(["a"], row, np.array([np.inf]))
+    with pytest.raises(ValueError, match="columns that are not finite"):
+        fit.with_columns(["a"], row * np.nan)
+    with pytest.raises(ValueError, match="target of shape"):
+        SketchFit(row, {})
+    with pytest.raises(ValueError, match="candidates of shape"):
+        fit.pursue(["a", "b"], row, 1)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 0.5])
