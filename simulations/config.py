@@ -122,6 +122,7 @@ class Config:
 
     strategy: Annotated[str, _choice("strategy")]
     rule: Text
+    combine: Text
     num_selected: AtLeastOne
     queue_length: Annotated[Whole, AfterValidator(_length_of_queue)]
     num_rounds: AtLeastOne

@@ -17,6 +17,7 @@ from .checks import (
     check_whole,
     given,
 )
+from .combination import Combination
 
 __all__ = ["SelectionOptions"]
 
@@ -71,10 +72,16 @@ class SelectionOptions:
         The most that a client's weight in the mean, its number of examples, may be.
     clip_norm : float, optional (default: None)
         Scale updates (weights after minus weights before) down to this L2 norm.
-    verify_sketches : bool (default: False)
+    combine : str or Combination (default: "mean")
+        How what the chosen delivered becomes the new model, through the base strategy: their
+        ``"mean"``; ``"surrogates:0.8"``, ``"fedvarp"`` and ``"mifa"`` let the last updates of the
+        others count too; ``"sketched-mean"`` fits the mean of all clients. See
+        `pncs_flower.strategies.combinations`.
+    verify_sketches : bool, optional (default: None)
         Compare the sketch of a local update with the update that its client delivers, and leave
         out a client for the rest of the run whose sketch is that of another. Training must be
-        reproducible, as a client that lost the update it kept trains again.
+        reproducible, as a client that lost the update it kept trains again. If None, where the
+        combination fits sketches.
     ride_along : bool (default: True)
         Ask for the next round's summaries in the exchange that evaluates this round's model. Where
         the answers are of no use (other clients take part, the base strategy changed its message,
@@ -98,8 +105,14 @@ class SelectionOptions:
     max_empty_rounds: int = 3
     max_weight: float = 1e9
     clip_norm: float | None = None
-    verify_sketches: bool = False
+    combine: str | Combination = "mean"
+    verify_sketches: bool | None = None
     ride_along: bool = True
+
+    @property
+    def checkpoint_folder(self) -> Path | None:
+        """The folder of the checkpoint."""
+        return None if self.checkpoint is None else Path(self.checkpoint).expanduser()
 
     @classmethod
     def of(cls, options: Mapping[str, Any], strategy: type) -> "SelectionOptions":
@@ -133,7 +146,7 @@ class SelectionOptions:
             summary_timeout=self.summary_timeout,
         )
         check_above_zero(max_weight=self.max_weight, **given(clip_norm=self.clip_norm))
-        check_flags(verify_sketches=self.verify_sketches, ride_along=self.ride_along)
+        check_flags(ride_along=self.ride_along, **given(verify_sketches=self.verify_sketches))
         check_paths(history_path=self.history_path, checkpoint=self.checkpoint)
         check_one_of(("longest-waiting", "stop"), on_too_few_summaries=self.on_too_few_summaries)
         if self.eligible is not None and not callable(self.eligible):

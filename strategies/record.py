@@ -59,8 +59,11 @@ class RoundRecord:
     bytes_down, bytes_up : dict of str to int
         Bytes of record contents to and from the clients in each phase, without framing.
     seconds : dict of str to float
-        Of each phase, and of ``"waiting"`` (for clients to connect), ``"selection"`` and
-        ``"aggregation"``.
+        Of each phase, and of ``"waiting"`` (for clients to connect), ``"selection"``,
+        ``"aggregation"`` and, as a part of that, ``"combination"``.
+    combined : dict
+        What the combination made of the updates (see its class): coefficients, bytes stored; empty
+        for the mean.
     notes : list of str
         Everything out of the ordinary.
     extra : dict of str to JSON value
@@ -86,6 +89,7 @@ class RoundRecord:
     bytes_down: dict[str, int] = field(default_factory=dict)
     bytes_up: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    combined: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
 

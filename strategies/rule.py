@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pncs_flower.fit import SketchFit
 from pncs_flower.protocol import SummaryRequest
 from pncs_flower.randomness import generator
 
@@ -66,6 +67,8 @@ class Round:
     last_asked : mapping of str to int (default: empty)
         The round before this one in which each client was last asked, whether or not it answered;
         clients that never were are absent.
+    fit : SketchFit, optional (default: None)
+        What the combination is to fit, where it fits sketches: for a rule that chooses for it.
     """
 
     number: int
@@ -77,6 +80,7 @@ class Round:
     clients: tuple[str, ...]
     asked: tuple[str, ...] = ()
     last_asked: Mapping[str, int] = field(default_factory=dict)
+    fit: SketchFit | None = field(default=None, compare=False, repr=False)
 
     def generator(self, purpose: str) -> np.random.Generator:
         """Return a random generator that depends on seed, round and purpose alone."""
@@ -167,6 +171,15 @@ class SelectionRule(ABC):
     def observe(self, state: RuleState, now: Round, delivered: Mapping[str, Metrics]) -> RuleState:
         """Return the state after the round, given who delivered an update and its metrics."""
         return state
+
+    def forget(self, state: RuleState, client: str) -> RuleState:
+        """Return the state without a client's entries in mappings, which has left for good."""
+        return {
+            name: {key: each for key, each in value.items() if key != client}
+            if isinstance(value, Mapping)
+            else value
+            for name, value in state.items()
+        }
 
 
 def parameters(rule: type[SelectionRule]) -> dict[str, "Field[Any]"]:

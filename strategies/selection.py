@@ -7,7 +7,6 @@ Each phase is a file of `round/`, and an `OpenRound` goes through all of them.
 from collections.abc import Callable, Iterable
 from functools import partial
 from logging import INFO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -30,6 +29,7 @@ from .replies.updates import UpdateChecks
 from .resume.resumption import Resumption
 from .round import evaluation, training
 from .round.asking import Asking
+from .round.combining import Combiner
 from .round.open_round import OpenRound
 from .round.roster import Roster
 from .round.selector import Selector, choose
@@ -81,15 +81,16 @@ class SelectionStrategy(Strategy):
         self.history = self._records.all
         self._roster = Roster(self.options)
         self._selector = Selector(rule, self.options.queue_length, self.options.seed)
-        self._asking = Asking(self._selector, self.options)
+        self._combiner = Combiner(self.options, rule, base)
+        self._asking = Asking(self._selector, self._combiner.request, self.options)
         self._checks = UpdateChecks(base, self.options, self.history)
         self._evaluations = ReplyMetrics("evaluation", base, self.options.max_weight)
-        folder = self.options.checkpoint
         self._loop = Loop()
         self.listeners: list[RoundListener] = [self._records, self._loop, Traffic()]
         self._resumption = None
+        folder = self.options.checkpoint_folder
         if folder is not None:
-            self._resumption = Resumption(Path(folder).expanduser(), self._loop)
+            self._resumption = Resumption(folder, self._loop)
             self.listeners.insert(0, self._resumption)  # the round before, as it was left
         self._timeout: float | None = None  # of `start`: a wrapper's loop has its own
         self._open: OpenRound | None = None
@@ -157,9 +158,11 @@ class SelectionStrategy(Strategy):
             if not templates:  # the base strategy does not train in this round
                 return training.send(round, [])
             self._asking.ask(round, same_for_all(templates, self.base))
-        choice = choose(round, self._selector, self.history)
+        fit = self._combiner.fit(round)
+        choice = choose(round, self._selector, self.history, fit)
         if choice.by_layer:  # told before anybody trains
-            check_averages(self.base)
+            check_averages(self.base, "the rule chooses for each layer", "a rule that does not")
+            self._combiner.check_by_layer()
         for listener in self.listeners:
             listener.chosen(round.record, choice)
         if round.pre_round is None:
@@ -177,7 +180,7 @@ class SelectionStrategy(Strategy):
         round.trained = True
         received = training.receive(round, replies)
         with round.timed("aggregation"):
-            new, metrics = training.close(round, received, self._checks)
+            new, metrics = training.close(round, received, self._checks, self._combiner)
         self._roster.excluded |= round.liars
         self._selector.close(round)
         for listener in self.listeners:
@@ -235,23 +238,36 @@ class SelectionStrategy(Strategy):
     def summary(self) -> None:
         """Log what the strategy does, and then the base strategy's own summary."""
         asked = "nothing"
-        if request := self.rule.request:
+        if request := self._combiner.request:
             layers = "all" if request.layers is None else ", ".join(request.layers)
             asked = f"{request.kind}, sketch {request.sketch}, layers {layers}"
         log(INFO, "\t├──> Selection:")
         log(INFO, "\t│\t├──Rule: %s", self.rule)
         log(INFO, "\t│\t├──Clients per round: %d", self.rule.num_selected)
         log(INFO, "\t│\t├──Asked in the pre-round: %s", asked)
+        log(INFO, "\t│\t├──Combination: %s", self.options.combine)
         log(INFO, "\t│\t├──Age-of-Update queue: %d clients", self.options.queue_length)
         log(INFO, "\t│\t└──Seed: %d", self.options.seed)
         log(INFO, "\t├──> Base: %s", type(self.base).__name__)
         self.base.summary()
+
+    def forget(self, *clients: str) -> None:
+        """Forget clients that have left for good: their updates, sketches and sizes.
+
+        What their updates have changed in the model stays, and so do the records, which name them.
+        With a checkpoint, what is saved of them goes when two rounds more are saved. A client that
+        takes part again is a new one.
+        """
+        for client in clients:
+            self._combiner.forget(client)
+            self._selector.forget(client)
 
     def state(self) -> dict[str, Any]:
         """Return all that later choices depend on: JSON values and NumPy arrays."""
         return {
             **self._selector.state(),
             "excluded": dict(self._roster.excluded),
+            "combination": self._combiner.state(),
             "layout": self._checks.metrics.layout,
             "layout-evaluation": self._evaluations.layout,
         }
@@ -260,6 +276,7 @@ class SelectionStrategy(Strategy):
         """Take up what `state` returned, to go on in the round after."""
         self._selector.restore(state)
         self._roster.excluded = dict(state["excluded"])
+        self._combiner.restore(state["combination"])
         self._checks.metrics.layout = tuple(state["layout"])
         self._evaluations.layout = tuple(state["layout-evaluation"])
 

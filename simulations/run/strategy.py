@@ -27,6 +27,8 @@ def build_strategy(config: Config, folder: Path | None = None) -> SelectionStrat
     if folder is not None:
         options["history_path"] = folder / ROUNDS
         options["checkpoint"] = folder / CHECKPOINT if config.checkpoint else None
+    if config.combine:
+        options["combine"] = config.combine
     if config.queue_length >= 0:
         options["queue_length"] = config.queue_length
     rule_type = _rule_type(config.strategy)

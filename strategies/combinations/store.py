@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
 from pathlib import Path
@@ -94,6 +94,22 @@ class UpdateStore:
     def num_bytes(self) -> int:
         """Bytes of the updates that are kept."""
         return sum(entry.values.nbytes for entry in self.entries)
+
+    @property
+    def about(self) -> dict[str, int]:
+        """What a round's record says of it."""
+        return {"stored": len(self.entries), "stored-bytes": self.num_bytes}
+
+    def take(
+        self,
+        round: int,
+        updates: Mapping[str, np.ndarray],
+        sketches: Mapping[str, np.ndarray] | None = None,
+    ) -> list[str]:
+        """Keep the updates of a round, within the budget; return the problems."""
+        found = [self.add(c, round, u, (sketches or {}).get(c)) for c, u in updates.items()]
+        self.trim()
+        return [problem for problem in found if problem]
 
     def add(
         self, client: str, round: int, values: np.ndarray, sketch: np.ndarray | None = None

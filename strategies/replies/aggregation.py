@@ -21,20 +21,20 @@ _ROBUST = (flower.Bulyan, flower.FedMedian, flower.FedTrimmedAvg, flower.Krum, f
 _NO_MEAN = (*_ROBUST, flower.QFedAvg)
 
 
-def check_averages(base: Strategy) -> None:
-    """Refuse a base strategy that takes no weighted mean, or adds noise for a number of clients."""
+def check_averages(base: Strategy, option: str, otherwise: str) -> None:
+    """Refuse a base strategy that counts on independent updates: no mean, or noise for so many."""
     for strategy in unwrap(base):
         if isinstance(strategy, _NO_MEAN):
             raise ValueError(
-                f"per_layer is True, but {type(strategy).__name__} takes no weighted mean, and a "
-                "layer's value of a client that was not chosen for it is the mean of those that "
-                "were: use FedAvg or a strategy built on it, or per_layer=False"
+                f"{option}, but {type(strategy).__name__} takes no weighted mean, and is to be "
+                "given updates that are not the clients' own, of which only the mean is right: use "
+                f"FedAvg or a strategy built on it, or {otherwise}"
             )
         if hasattr(strategy, "num_sampled_clients"):
             raise ValueError(
-                f"per_layer is True, but {type(strategy).__name__} adds noise for "
-                "num_sampled_clients clients, and how many train differs from round to round: use "
-                "per_layer=False"
+                f"{option}, but {type(strategy).__name__} adds noise for num_sampled_clients "
+                "updates, each of which tells of one client alone, and here it is given others: "
+                f"use {otherwise}"
             )
 
 

@@ -66,6 +66,7 @@ def settings_of(
         "base": " of ".join(type(base).__qualname__ for base in unwrap(strategy.base)),
         "rule": type(strategy.rule).__qualname__,
         **{name: value for name, value in options.items() if name not in MAY_DIFFER},
+        "combine": _ADDRESS.sub("", str(strategy.options.combine)),
     }
     for name, config in configs.items():
         found |= {f"{name}[{key!r}]": value for key, value in config.items()}

@@ -15,6 +15,8 @@ from logging import INFO
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common import log
 
+from pncs_flower.protocol import SummaryRequest
+
 from .. import timeouts
 from ..options import SelectionOptions
 from ..record import RoundRecord
@@ -30,7 +32,9 @@ _ROUND = "server-round"
 class Asking:
     """Asks clients for what a rule wants to know of them."""
 
-    def __init__(self, selector: Selector, options: SelectionOptions) -> None:
+    def __init__(
+        self, selector: Selector, request: SummaryRequest | None, options: SelectionOptions
+    ) -> None:
         candidates = getattr(selector.rule, "num_candidates", None)
         if candidates is not None and candidates < options.min_summaries:
             raise ValueError(
@@ -38,6 +42,7 @@ class Asking:
                 "asked: no round could be enough"
             )
         self._selector = selector
+        self._request = request
         self._options = options
         self.last_round = 0  # of the run: without it, nobody is asked ahead
         self._sent: tuple[Message, ArrayRecord] | None = None  # to guess the next message from
@@ -48,10 +53,9 @@ class Asking:
 
     def pre_round(self, number: int, arrays: ArrayRecord) -> PreRound | None:
         """Return a round's pre-round, which is still to be held; None if the rule has none."""
-        request = self._selector.rule.request
-        if request is None:
+        if self._request is None:
             return None
-        return PreRound.for_model(number, request, arrays, self._options)
+        return PreRound.for_model(number, self._request, arrays, self._options)
 
     def ask(self, round: OpenRound, template: Message) -> None:
         """Take the summaries that came with the last evaluation, if they fit, or ask for them."""

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -83,6 +84,11 @@ class OpenRound:
     def summaries(self) -> Mapping[str, Summary]:
         """What came of the pre-round, by client."""
         return {} if self.pre_round is None else self.pre_round.summaries
+
+    @property
+    def sketches(self) -> Mapping[str, np.ndarray]:
+        """What came in the pre-round for the combination, by client."""
+        return {} if self.pre_round is None else self.pre_round.sketches
 
     def nodes(self, clients: Iterable[str]) -> dict[str, int]:
         """Return the node ids of some clients, by key."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from flwr.common import log
 
+from pncs_flower.fit import SketchFit
 from pncs_flower.protocol import NUM_EXAMPLES, client_order
 from pncs_flower.queue import AgeOfUpdateQueue
 
@@ -22,7 +23,12 @@ from .open_round import OpenRound, Plan
 from .roster import Roster
 
 
-def choose(round: OpenRound, selector: "Selector", history: Sequence[RoundRecord]) -> Choice:
+def choose(
+    round: OpenRound,
+    selector: "Selector",
+    history: Sequence[RoundRecord],
+    fit: SketchFit | None = None,
+) -> Choice:
     """Choose among the clients whose summaries came; by waiting time where too few came."""
     plan, record = round.plan, round.record
     with round.timed("selection"):
@@ -30,7 +36,7 @@ def choose(round: OpenRound, selector: "Selector", history: Sequence[RoundRecord
         if plan.candidates and answered < round.options.min_summaries:
             choice = _without_summaries(round, answered, history)
         else:
-            choice = selector.choose(plan, round.summaries)
+            choice = selector.choose(plan, round.summaries, fit)
             if len(choice.clients) < selector.rule.num_selected:
                 record.notes.append(
                     f"of the {len(plan.candidates)} clients asked, {answered} answered and may "
@@ -199,11 +205,15 @@ class Selector:
             or (client not in asked and self.rule.chooses_unasked)
         )
 
-    def choose(self, plan: Plan, summaries: Mapping[str, Summary]) -> Choice:
+    def choose(
+        self, plan: Plan, summaries: Mapping[str, Summary], fit: SketchFit | None = None
+    ) -> Choice:
         """Have the rule choose, among those that answered if any were asked."""
         offered = self.offered(plan, summaries)
         number = min(plan.now.num_selected, len(offered))
-        now = replace(plan.now, available=offered, num_selected=number, asked=plan.candidates)
+        now = replace(
+            plan.now, available=offered, num_selected=number, asked=plan.candidates, fit=fit
+        )
         order = (*offered, *sorted(summaries.keys() - set(offered), key=client_order))
         answers = {client: summaries[client] for client in order if client in summaries}
         with self._named("select", now):
@@ -244,6 +254,13 @@ class Selector:
         with self._named("observe", plan.now):
             state = self.rule.observe(memory.rule, plan.now, delivered)
         memory.rule = self._checked_state(state, "observe")
+
+    def forget(self, client: str) -> None:
+        """Forget what a client has said and sent."""
+        memory = self._memory
+        for known in (memory.last_chosen, memory.last_asked, memory.num_examples, memory.said):
+            known.pop(client, None)
+        memory.rule = self._checked_state(self.rule.forget(memory.rule, client), "forget")
 
     def state(self) -> dict[str, Any]:
         """Return all that later choices depend on."""

@@ -16,6 +16,7 @@ from ..grids.view import GridView
 from ..record import RoundRecord
 from ..replies.aggregation import aggregate, share_layers
 from ..replies.updates import SketchCheck, UpdateChecks
+from .combining import Combiner
 from .open_round import OpenRound
 
 
@@ -104,11 +105,11 @@ def _note_sent(round: OpenRound, messages: Iterable[Message], timeout: float | N
 
 
 def close(
-    round: OpenRound, received: list[Message], checks: UpdateChecks
+    round: OpenRound, received: list[Message], checks: UpdateChecks, combiner: Combiner
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
     """Drop the updates that cannot be used, and have the base strategy aggregate the others."""
     record, options, before, sketches = round.record, round.options, round.pre_round, None
-    if options.verify_sketches and before is not None and before.keeps_update:
+    if combiner.verifies and before is not None and before.keeps_update:
         sent = before.summaries, before.sketches
         sketches = SketchCheck(before.request, *sent, options.seed, round.number)
     updates, round.used, round.liars = checks.sort_out(
@@ -123,15 +124,17 @@ def close(
         record.delivered.clear()
         updates, round.used = {}, {}
     contents = {client: message.content for client, message in updates.items()}
-    record.notes += share_layers(
-        contents, record.chosen_by_layer, round.model.weights, checks.metrics.weights(contents)
-    )
+    weights = checks.metrics.weights(contents)
+    record.notes += share_layers(contents, record.chosen_by_layer, round.model.weights, weights)
+    combined = combiner.combine(round, contents, weights)
     arrays, metrics, problem = aggregate(
         round.base, round.number, list(updates.values()), round.model
     )
     if problem is not None:
         record.notes.append(problem)
         round.sound, round.used = [], {}  # one of these is to blame, so all of them step back
+    elif combined is not None and arrays is not None:
+        record.notes += combiner.combination.keep(*combined)
     if arrays is None:
         record.notes.append("no new model came out of this round: the last one is kept")
     return arrays, metrics

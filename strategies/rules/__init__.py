@@ -14,6 +14,7 @@ from .oort import *
 from .pncs import *
 from .power_of_choice import *
 from .round_robin import *
+from .sketched_mean import *
 from .uniform import *
 
 STRATEGIES: dict[str, type[RuleStrategy]] = {

@@ -156,4 +156,4 @@ class PNCS(RuleStrategy):
     def __init__(self, base: Strategy, **arguments: Any) -> None:
         super().__init__(base, **arguments)
         if cast(PNCSRule, self.rule).per_layer:
-            check_averages(base)
+            check_averages(base, "per_layer is True", "per_layer=False")

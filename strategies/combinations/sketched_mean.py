@@ -1,0 +1,156 @@
+"""The sketched mean: what full participation would have applied, of the updates that are there."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from pncs_flower.fit import SketchFit, shortened_to_median
+from pncs_flower.layers import ALL_LAYERS
+from pncs_flower.protocol import SummaryRequest
+from pncs_flower.sketches.kinds import parse_sketch
+
+from ..checks import check_above_zero
+from ..combination import Change, Combination, Delivery
+from ..rule import Round
+from .store import UpdateStore, norm, weighted_sum
+
+__all__ = ["SketchedFit"]
+
+_RIDGE = 0.01
+_AGEING = 0.8  # of the weight of a sketch, a round
+_LONGEST = 3.0  # sketch, in medians of their norms
+
+
+@dataclass(kw_only=True)
+class SketchedFit(Combination):
+    """Fit the mean of all clients by the updates delivered, in this round and earlier ones.
+
+    The sketch of the mean of all updates is the mean of the sketches, which the server has. What
+    is applied is the combination of updates whose sketch is nearest to it; what that leaves over is
+    added to the mean of the next round.
+
+    Parameters
+    ----------
+    store : int or str (default: 100)
+        Keep so many updates, the newest, or as many as fit into so many bytes, such as ``"2GB"``.
+    dtype : {"float32", "float16"} (default: "float32")
+        How updates are kept.
+    bound : float (default: 1.0)
+        The most that an update counts, times -1 or 1.
+    sketch : str (default: "count:256")
+        What clients send of their whole update besides what the rule asks for, unless that is such
+        a sketch already.
+    """
+
+    store: int | str = 100
+    dtype: Literal["float32", "float16"] = "float32"
+    bound: float = 1.0
+    sketch: str = "count:256"
+    _updates: UpdateStore = field(init=False, repr=False, compare=False)
+    _asked: str = field(init=False, repr=False, compare=False)
+
+    asks_update: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_above_zero(bound=self.bound)
+        self._asked = self.sketch = parse_sketch(self.sketch).spec
+        self.begin(None)
+
+    def begin(self, folder: Path | None) -> None:
+        """Begin with nothing stored, and nothing left over."""
+        self._updates = UpdateStore(self.store, self.dtype, folder)
+        self._last: dict[str, tuple[int, np.ndarray]] = {}
+        self._left = np.zeros(0)
+
+    def request(self, wanted: SummaryRequest | None) -> SummaryRequest:
+        """Ask for a sketch of the whole update besides, unless the rule asks for one."""
+        if wanted is None or wanted.kind != "update":
+            asks = "nobody" if wanted is None else f"for the {wanted.kind}"
+            raise ValueError(
+                "the sketched mean needs a sketch of each asked client's update, but the rule "
+                f"asks {asks}: use one that asks for updates (SketchedMean, GradientMemory, PNCS "
+                'with summary="update"), or combine="fedvarp", which needs no sketches'
+            )
+        self._asked = wanted.sketch if wanted.whole else self.sketch
+        sketch = parse_sketch(self._asked)
+        if not (sketch.is_linear and sketch.same_in_every_round):
+            raise ValueError(
+                f"sketch is {self._asked!r}, but updates of several rounds are combined, which "
+                "needs a linear sketch that is the same in each: 'count:SIZE' or 'layers'"
+            )
+        return wanted if wanted.whole else replace(wanted, besides=self.sketch)
+
+    def fit(
+        self, now: Round, shares: Mapping[str, float], sketches: Mapping[str, np.ndarray]
+    ) -> SketchFit | None:
+        """Return the mean of all sketches, to be fitted by those of the stored updates."""
+        if not sketches:
+            return None
+        rows = shortened_to_median(np.stack([*sketches.values()]), _LONGEST)
+        fresh = dict(zip(sketches, rows, strict=True))
+        known = {c: s for c, (_, s) in self._last.items() if c in shares} | fresh
+        weights = {
+            client: shares[client] * (1 if client in fresh else self._ageing(client, now.number))
+            for client in known
+            if client in shares
+        }
+        total = sum(weights.values())
+        target = sum(weight / total * known[client] for client, weight in weights.items())
+        if fresh.keys() >= shares.keys() and len(self._left):
+            target = target + self._left
+        stored = self._updates.entries
+        return SketchFit(target, shares, ridge=_RIDGE, bound=self.bound).with_columns(
+            [update.client for update in stored],
+            np.array([update.sketch for update in stored]),
+            np.array([update.norm**2 for update in stored]),
+        )
+
+    def _ageing(self, client: str, number: int) -> float:
+        return _AGEING ** (number - self._last[client][0])
+
+    def combine(self, delivery: Delivery) -> Change | None:
+        """Return the combination of stored and fresh updates that is nearest to the mean of all."""
+        fit = self.fit(delivery.now, delivery.shares, delivery.sketches)
+        if fit is None:
+            return None
+        updates, now = delivery.updates, delivery.now
+        sketch, place = parse_sketch(self._asked), {"seed": now.seed, "round": now.number}
+        fresh = {c: sketch.of(u, **place, layer=ALL_LAYERS) for c, u in updates.items()}
+        norms = [norm(update) for update in updates.values()]
+        fit = fit.with_columns(updates, np.stack([*fresh.values()]), np.square(norms))
+        coefficients, stored = fit.coefficients(), self._updates.entries
+        left = fit.residual(coefficients)
+        names = [f"{each.client}@{each.round}" for each in stored]
+        names += [f"{client}@{now.number}" for client in updates]
+        record = {
+            "coefficients": dict(zip(names, coefficients.tolist(), strict=True)),
+            "residual": float(np.linalg.norm(left) / (np.linalg.norm(fit.target) or 1.0)),
+            **self._updates.about,
+        }
+        values = weighted_sum([*stored, *updates.values()], coefficients)
+        return Change(values, record, (left, fresh))
+
+    def keep(self, delivery: Delivery, change: Change) -> list[str]:
+        """Store the fresh updates, and what is left over."""
+        self._left, fresh = change.memory
+        number = delivery.now.number
+        self._last |= {client: (number, each) for client, each in delivery.sketches.items()}
+        self._last |= {client: (number, each) for client, each in fresh.items()}
+        return self._updates.take(number, delivery.updates, fresh)
+
+    def forget(self, client: str) -> None:
+        """Drop a client's updates and its last sketch."""
+        self._updates.forget(client)
+        self._last.pop(client, None)
+
+    def state(self) -> dict[str, Any]:
+        """Return what is stored, left over and last known of each client."""
+        return {"updates": self._updates.state(), "left": self._left, "last": dict(self._last)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up what `state` returned."""
+        self._updates.restore(state["updates"])
+        self._left, self._last = state["left"], dict(state["last"])

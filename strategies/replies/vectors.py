@@ -1,0 +1,33 @@
+"""Updates as vectors: what of them is combined, and how the result is put into them."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, RecordDict
+
+from pncs_flower.layers import ALL_LAYERS, choose_vectors, local_change
+
+from .arrays import read_array
+
+
+class Vectors:
+    """The floating-point arrays of a model as one vector, without normalisation's buffers."""
+
+    def __init__(self, weights: ArrayRecord) -> None:
+        names = choose_vectors(weights, whole=True)[ALL_LAYERS]
+        self._before = {name: read_array(weights[name]) for name in names}
+
+    def update(self, content: RecordDict) -> np.ndarray:
+        """Return weights before minus weights after, float32, shape (P,)."""
+        (arrays,) = content.array_records.values()
+        parts = [local_change(w, read_array(arrays[name])) for name, w in self._before.items()]
+        return np.concatenate([part.ravel() for part in parts], dtype=np.float32)
+
+    def changed(self, change: np.ndarray) -> Mapping[str, Array]:
+        """Return the model's arrays less a change, shape (P,), in the precision that they have."""
+        arrays, start = {}, 0
+        for name, weights in self._before.items():
+            part = change[start : start + weights.size].reshape(weights.shape)
+            arrays[name] = Array(np.asarray(weights - part).astype(weights.dtype))
+            start += weights.size
+        return arrays
