@@ -3,8 +3,8 @@
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Set
+from contextlib import contextmanager, suppress
 from errno import EIO
 from hashlib import sha256
 from logging import WARNING
@@ -17,7 +17,9 @@ from flwr.common import log
 
 from pncs_flower.files import PARTIAL, held, naming, write_whole
 
-_FORMAT = "pncs-checkpoint 7"
+from ..kept_arrays import FOLDER, KeptArray
+
+_FORMAT = "pncs-checkpoint 8"
 _MANIFEST = "manifest"
 
 
@@ -27,6 +29,7 @@ class Checkpoint(NamedTuple):
     manifest: dict[str, Any]  # what is not in arrays, as JSON
     arrays: dict[str, np.ndarray]
     lines: list[str]  # of rounds: all when it is read, those since the last one when it is written
+    files: Set[KeptArray] = frozenset()  # that the manifest refers to
 
 
 class CheckpointFolder:
@@ -37,12 +40,15 @@ class CheckpointFolder:
     # it is whole and on disk. The lines are in a file of their own, so that a checkpoint stays
     # small however long the run is: it notes how many bytes of it are its own, and their
     # checksum. What comes after them is of a round that was not saved, and is overwritten.
+    # Large arrays that stay for many rounds are in files of their own, which both checkpoints may
+    # refer to: one whose files are not all there cannot be used. Files of neither are removed.
 
     def __init__(self, folder: str | Path) -> None:
         self.path = Path(folder)
         self._lines = self.path / "rounds.log"
-        # Of the lines that the newest checkpoint says are its own.
+        # Of the newest checkpoint: the lines that it says are its own, and the files that it needs.
         self._size, self._sum = 0, sha256()
+        self._files: Set[KeptArray] = set()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -65,16 +71,23 @@ class CheckpointFolder:
         added = self._append(checkpoint.lines)
         size, total = self._size + len(added), self._sum.copy()
         total.update(added)
-        manifest = json.dumps({**checkpoint.manifest, "log": [size, total.hexdigest()]}).encode()
+        files, before = checkpoint.files, self._files
+        about = {
+            "log": [size, total.hexdigest()],
+            "files": sorted(files),
+            "files before": sorted(before),
+        }
+        manifest = json.dumps({**checkpoint.manifest, **about}).encode()
         archive = io.BytesIO()
         entries: dict[str, Any] = checkpoint.arrays | {_MANIFEST: np.frombuffer(manifest, np.uint8)}
         np.savez(archive, allow_pickle=False, **entries)
         body = archive.getvalue()
         head = f"{_FORMAT} {sha256(body).hexdigest()}\n".encode()
         write_whole(self.path / f"round-{round_number:08d}.checkpoint", head + body)
-        self._size, self._sum = size, total
+        self._size, self._sum, self._files = size, total, files
         for old in self._checkpoints()[:-2]:
             old.unlink(missing_ok=True)
+        self._remove_files(keep=files | before)
 
     def load(self) -> Checkpoint | None:
         """Return the newest checkpoint that is whole; None if there is none at all."""
@@ -88,16 +101,27 @@ class CheckpointFolder:
                 continue
             if problems:
                 log(WARNING, "Going on from %s, the one before.", path)
+            self._files = found.files
+            self._remove_files(keep=found.files | _kept(found.manifest["files before"]))
             return found
         if problems:
             raise ValueError(
                 f"no checkpoint in {self.path} can be used ({'; '.join(problems)}). Remove that "
                 "folder to start from the first round"
             )
+        self._remove_files(keep=set())
         return None
 
     def _checkpoints(self) -> list[Path]:
         return sorted(path for path in self.path.glob("round-*.checkpoint") if path.is_file())
+
+    def _remove_files(self, keep: Set[KeptArray]) -> None:
+        """Remove the files that no checkpoint refers to."""
+        names = {kept.name for kept in keep}
+        for file in (self.path / FOLDER).glob(f"{'[0-9a-f]' * 32}.npy*"):
+            if file.name not in names:
+                with suppress(OSError):  # it is tried again after the next round
+                    file.unlink()
 
     def _read(self, path: Path) -> Checkpoint:
         head, _, body = path.read_bytes().partition(b"\n")
@@ -112,7 +136,10 @@ class CheckpointFolder:
         with np.load(io.BytesIO(body), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         manifest = json.loads(arrays.pop(_MANIFEST).tobytes())
-        return Checkpoint(manifest, arrays, self._read_lines(*manifest["log"]))
+        files = _kept(manifest["files"])
+        for kept in files:
+            kept.check(self.path / FOLDER)
+        return Checkpoint(manifest, arrays, self._read_lines(*manifest["log"]), files)
 
     def _append(self, lines: Iterable[str]) -> bytes:
         """Add lines of rounds, which count once a checkpoint says so, and return them as bytes."""
@@ -138,3 +165,8 @@ class CheckpointFolder:
             raise ValueError(f"{self._lines.name} beside it is damaged or cut off")
         self._size, self._sum = size, total
         return data.decode().splitlines()
+
+
+def _kept(found: Iterable[list[str]]) -> set[KeptArray]:
+    """Return what a manifest says of files."""
+    return {KeptArray(*parts) for parts in found}

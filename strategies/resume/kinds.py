@@ -18,6 +18,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from ..errors import UnsavableError
+from ..kept_arrays import KeptArray
 from . import objects
 from .objects import Kind, Parts
 
@@ -140,6 +141,7 @@ KINDS: dict[str, Kind] = {
     **objects.KINDS,
     **{k.__name__: Kind([k], lambda v: _plain(dict(v)), k) for k in _RECORDS},
     "bytes": Kind([bytes], lambda v: _plain(v.hex()), bytes.fromhex),
+    "kept-array": Kind([KeptArray], lambda v: _plain(v.checksum), KeptArray),
     "path": Kind([type(Path())], lambda v: _plain(str(v)), Path),
     "datetime": Kind(
         [datetime],

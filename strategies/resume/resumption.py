@@ -7,7 +7,6 @@ from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.common import log
 from flwr.serverapp.strategy import Result
@@ -106,9 +105,10 @@ class Resumption(RoundListener):
             return  # saved before, or nothing has happened yet
         about = {**self._about, "stopped": self._loop.stopped}
         try:
-            nodes, arrays = self._encoded(strategy)
+            nodes, encoder = self._encoded(strategy)
             lines = [self._line(record) for record in strategy.history[self._saved :]]
-            self._folder.save(number, Checkpoint({**about, "state": nodes}, arrays, lines))
+            content = ({**about, "state": nodes}, encoder.arrays, lines, encoder.files)
+            self._folder.save(number, Checkpoint(*content))
         except (OSError, UnsavableError) as error:
             if isinstance(error, UnsavableError) and not last:
                 raise
@@ -123,15 +123,15 @@ class Resumption(RoundListener):
         else:
             self._saved = len(strategy.history)
 
-    def _encoded(self, strategy: Resumable) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return the run's state as JSON and arrays."""
+    def _encoded(self, strategy: Resumable) -> tuple[dict[str, Any], Encoder]:
+        """Return the run's state as JSON, and what wrote it, with its arrays."""
         encoder = Encoder(self._remembered.there)
         attributes = self._remembered.attributes()
         nodes = {name: encoded(encoder, value, name) for name, value in attributes.items()}
         values = (self._loop.result.arrays, self._configs, strategy.state())
         nodes |= {name: encoder.encode(v, name) for name, v in zip(_STATE, values, strict=True)}
         encoder.check()
-        return nodes, encoder.arrays
+        return nodes, encoder
 
     def _take_up(self, strategy: Resumable, saved: Checkpoint) -> None:
         about, remembered = saved.manifest, self._remembered

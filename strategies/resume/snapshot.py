@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UnsavableError
+from ..kept_arrays import KeptArray
 from .functions import fingerprint
 from .kinds import KINDS, is_setting, kind_of
 
@@ -34,6 +35,7 @@ class Encoder:
 
     def __init__(self, outside: Mapping[str, Any] | None = None, survey: bool = False) -> None:
         self.arrays: dict[str, np.ndarray] = {}  # what the JSON refers to
+        self.files: set[KeptArray] = set()  # that the JSON refers to
         self.kinds: set[str] = set()  # of what was written
         self.found: dict[str, Any] = {}
         there = {**_BUILT_IN, **(outside or {})}
@@ -73,6 +75,8 @@ class Encoder:
             )
         self._depth += 1
         kind = kind_of(value)
+        if isinstance(value, KeptArray):
+            self.files.add(value)
         if kind == "array":
             content = self._array(value, path)
         else:

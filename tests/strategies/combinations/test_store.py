@@ -1,6 +1,7 @@
 """Updates that are kept: their bits, their order, their budget, and where they are."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -10,7 +11,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from pncs_flower.strategies import kept_arrays
 from pncs_flower.strategies.combinations import store as module
 from pncs_flower.strategies.combinations.store import UpdateStore, norm, weighted_sum
 
@@ -196,24 +196,24 @@ def test_a_state_with_files_has_no_arrays(tmp_path):
 
 @pytest.mark.parametrize("place", PLACES[1:])
 def test_full_disk_keeps_the_update_in_memory_and_says_so(tmp_path, monkeypatch, place):
-    def full(*arguments, **options):
-        raise OSError(28, "No space left on device", "somewhere")
-
     monkeypatch.setattr(module, "IN_MEMORY", 0)
-    monkeypatch.setattr(kept_arrays, "write_whole", full)
-    monkeypatch.setattr(module, "TemporaryFile", full)
     store = UpdateStore(folder=tmp_path if place == "checkpoint" else None)
-    problem = store.add("a", 7, np.arange(3))
-    assert problem == (
-        "an update of round 7 is kept in memory and in no file: [Errno 28] No space left on "
-        "device: 'somewhere'"
-    )
+    values = np.arange(30_000, dtype=np.float32)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        problem = store.add("a", 7, values)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert problem.startswith("an update of round 7 is kept in memory and in no file: [Errno 27]")
+    assert not [*tmp_path.iterdir()]
     (saved,) = store.state()
     assert saved["kept"] is None
-    assert [*saved["values"]] == [0, 1, 2]
     other = UpdateStore(folder=tmp_path)
     other.restore(store.state())
-    assert [*other.entries[0].values] == [0, 1, 2]
+    assert np.array_equal(other.entries[0].values, values)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts files in /proc")

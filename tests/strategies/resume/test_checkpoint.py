@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from apps import numpy_app, resumable_run
+from apps import numpy_app, resumable_run, storing_run
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
@@ -62,8 +62,9 @@ def test_a_run_that_is_done_is_not_run_again(tmp_path):
     assert len(strategy.history) == 3
 
 
-def test_killed_at_random_moments_it_ends_with_the_same_bits(tmp_path):
-    expected = resumable_run.run(None)
+@pytest.mark.parametrize("app", [resumable_run, storing_run])
+def test_killed_at_random_moments_it_ends_with_the_same_bits(tmp_path, app):
+    expected = app.run(None)
     paths = [str(TESTS), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     moments = random.Random(KILLS)
@@ -73,7 +74,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(tmp_path):
         folder = tmp_path / str(attempt)
         for _ in range(200):
             process = subprocess.Popen(
-                [sys.executable, str(TESTS / "apps" / "resumable_run.py"), str(folder)],
+                [sys.executable, app.__file__, str(folder)],
                 env=environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
