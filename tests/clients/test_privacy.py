@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from apps import numpy_app
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from pncs_flower.clients import SketchNoise, SummaryMod
-from pncs_flower.protocol import SUMMARY
+from pncs_flower.protocol import MARKER, SUMMARY, WHOLE, SummaryRequest
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS, GradientNorm, NoSummariesError, PowerOfChoice
 
@@ -44,6 +44,73 @@ def test_a_summary_is_clipped_as_a_whole_before_the_noise(scale, factor):
     factor = factor or 3.0 / length
     for layer, noisy in noisy_layers(noise, clean).items():
         np.testing.assert_allclose(noisy, clean[layer] * factor, rtol=1e-4)
+
+
+@pytest.mark.parametrize("longer", [SUMMARY, WHOLE])
+def test_two_sketches_of_one_answer_are_clipped_and_noised_as_one(longer):
+    clean = {SUMMARY: sketches(1.0), WHOLE: {"*": np.full(10_000, 0.01, np.float32)}}
+    clean[longer] = {layer: 400 * values for layer, values in clean[longer].items()}
+    length = np.sqrt(
+        sum((s.astype(float) ** 2).sum() for part in clean.values() for s in part.values())
+    )
+    almost_none = SketchNoise(clip_norm=3.0, noise_multiplier=1e-12, secret=1)
+    clipped = almost_none.apply(clean, 1, "0")
+    for record, part in clipped.items():
+        for layer, values in part.items():
+            np.testing.assert_allclose(values, clean[record][layer] * (3.0 / length), rtol=1e-4)
+    noise = SketchNoise(clip_norm=3.0, noise_multiplier=0.5, secret=1)
+    noisy = noise.apply(clean, 1, "0")
+    drawn = {r: {n: noisy[r][n] - clipped[r][n] for n in part} for r, part in clipped.items()}
+    for part in drawn.values():
+        for values in part.values():
+            assert values.std() == pytest.approx(3.0, rel=0.03)
+    # One stream: noise that two sketches share would be the difference of the two without it.
+    first, second = drawn[SUMMARY]["a"][:10_000], drawn[WHOLE]["*"]
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.05
+
+
+def test_nothing_leaves_where_the_sketch_of_the_whole_update_alone_is_not_finite():
+    clean = {SUMMARY: sketches(1.0), WHOLE: {"*": np.array([1.0, np.inf], np.float32)}}
+    with pytest.raises(ValueError, match=r"'\*' holds a value that is not finite"):
+        SketchNoise(1.0, 1.0).apply(clean, 1, "0")
+
+
+def answer_with_noise(noise: SketchNoise | None, request: SummaryRequest) -> Message:
+    grid = InProcessGrid(numpy_app.make_app(SummaryMod(noise=noise)), 1)
+    marker = {"phase": "summarize", "round": 1, "seed": 5, "ticket": "a", **request.to_config()}
+    records = {"arrays": numpy_app.initial_arrays(), "config": ConfigRecord()}
+    content = RecordDict({**records, MARKER: ConfigRecord(marker)})
+    (reply,) = grid.send_and_receive([Message(content, 1000, MessageType.TRAIN)])
+    return reply
+
+
+def test_a_client_with_noise_sends_two_sketches_of_one_norm():
+    request = SummaryRequest(sketch="count:4", besides="count:8")
+    clean = answer_with_noise(None, request).content
+    sent = answer_with_noise(SketchNoise(0.25, 1e-9, secret=1), request).content
+    assert set(sent) == set(clean) == {SUMMARY, WHOLE}
+
+    def numbers(content):
+        both = [content[SUMMARY], content[WHOLE]]
+        return np.concatenate([a.numpy() for record in both for a in record.values()])
+
+    assert np.linalg.norm(numbers(clean)) > 1
+    assert np.linalg.norm(numbers(sent)) == pytest.approx(0.25, rel=1e-5)
+    scale = 0.25 / np.linalg.norm(numbers(clean))
+    np.testing.assert_allclose(numbers(sent), numbers(clean) * scale, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("besides", "reason"),
+    [
+        ("power-moments:1", "'power-moments:1' cannot be clipped"),
+        ("count:4@int8", "noise needs sketches in float32, but they are in int8"),
+    ],
+)
+def test_a_second_sketch_that_cannot_be_noised_is_refused_too(besides, reason):
+    request = SummaryRequest(sketch="count:4", besides=besides)
+    reply = answer_with_noise(SketchNoise(1.0, 1.0), request)
+    assert reason in reply.error.reason
 
 
 def test_noise_differs_by_round_and_client_and_from_run_to_run():

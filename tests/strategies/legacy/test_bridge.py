@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.clients import SummaryMod, summary_mod
 from pncs_flower.clients.legacy import SummaryClient
-from pncs_flower.protocol import MARKER
+from pncs_flower.protocol import MARKER, SummaryRequest
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import (
     PNCS,
@@ -48,6 +49,7 @@ from pncs_flower.strategies import (
     UniformSelection,
 )
 from pncs_flower.strategies.legacy import LegacySelection
+from pncs_flower.strategies.rules.round_robin import RoundRobinRule
 
 TESTS = Path(__file__).parents[2]
 CLIENTS = 6
@@ -137,6 +139,46 @@ def test_the_choices_and_the_model_are_those_of_a_message_strategy(selection):
     assert [r.delivered for r in strategy.history] == [r.delivered for r in other.history]
     for ours, theirs in zip(parameters_to_ndarrays(server.parameters), arrays, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+@dataclass(frozen=True, repr=False)
+class BesidesRule(RoundRobinRule):
+    """Asks for a sketch of the whole update beside that of one array."""
+
+    request = SummaryRequest(sketch="count:4", layers=("0",), besides="count:8")
+
+
+def asking_both(base, num_selected, **options) -> SelectionStrategy:
+    return SelectionStrategy(base, BesidesRule(num_selected), verify_sketches=True, **options)
+
+
+def test_a_sketch_of_the_whole_update_comes_beside_the_summary():
+    strategy = legacy_app.make_strategy(asking_both)
+    server = serve(strategy)
+    other, arrays = new_style(asking_both, CLIENTS)
+    for ours, theirs in zip(strategy.history, other.history, strict=True):
+        assert ours.answered == ours.asked == theirs.asked
+        assert ours.delivered == ours.chosen == theirs.chosen
+        assert not ours.rejected
+    for ours, theirs in zip(parameters_to_ndarrays(server.parameters), arrays, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+class Outdated(SummaryClient):
+    """Knows nothing of a second sketch."""
+
+    def get_properties(self, ins):
+        marker = json.loads(ins.config[MARKER])
+        marker.pop("besides", None)
+        return super().get_properties(GetPropertiesIns({**ins.config, MARKER: json.dumps(marker)}))
+
+
+def test_a_client_of_an_older_release_is_told_apart():
+    outdated = Outdated(client_fn_app.TargetClient(1).to_client(), context(1))
+    strategy = legacy_app.make_strategy(asking_both, queue_length=0)
+    serve(strategy, [wrapped(0), outdated, wrapped(2)], rounds=1)
+    assert list(strategy.history[0].rejected) == ["1"]
+    assert "need the same release" in strategy.history[0].rejected["1"]
 
 
 def test_a_chosen_client_sends_what_it_kept():
