@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from apps.storing_run import FORGOTTEN_AFTER, run, start
+from apps.storing_run import FORGOTTEN_AFTER, STORE, run, start, stored
 
-from pncs_flower.strategies import kept_arrays
+from pncs_flower.strategies import PNCS, RoundRobin, SketchedMean, UniformSelection, kept_arrays
 from pncs_flower.strategies.combinations.store import UpdateStore
 from pncs_flower.strategies.kept_arrays import FOLDER, KeptArray
 from pncs_flower.strategies.resume import checkpoint
@@ -67,18 +67,33 @@ def damage(path: Path, how: str) -> None:
 DAMAGES = ["missing", "cut off", "empty", "another bit", "a folder"]
 
 
-def test_stopping_after_any_round_and_going_on_changes_nothing(tmp_path, expected):
+@pytest.mark.parametrize(
+    ("kind", "combine", "options"),
+    [
+        (SketchedMean, STORE, {}),
+        (SketchedMean, "sketched-mean:store=300B", {"candidates": 3}),
+        (PNCS, "sketched-mean", {"queue_length": 2, "ride_along": True}),
+        (RoundRobin, "fedvarp", {}),
+        (UniformSelection, "surrogates:0.5,store=3,dtype=float16", {}),
+        (RoundRobin, "mifa:store=4", {}),
+    ],
+)
+def test_stopping_after_any_round_and_going_on_changes_nothing(tmp_path, kind, combine, options):
+    whole, expected = start(None, ROUNDS, kind, combine, **options)
+    assert stored(whole)
     for stop in range(1, ROUNDS):
-        run(tmp_path / str(stop), stop)
-        assert run(tmp_path / str(stop), ROUNDS) == expected
+        start(tmp_path / str(stop), stop, kind, combine, **options)
+        resumed, found = start(tmp_path / str(stop), ROUNDS, kind, combine, **options)
+        assert found == expected
+        assert {entry.kept.name for entry in stored(resumed)} <= files(tmp_path / str(stop))
 
 
 def test_files_are_those_of_the_two_checkpoints_and_written_once(tmp_path):
     written: dict[str, int] = {}
     for rounds in range(1, ROUNDS):
-        run(tmp_path, rounds)
+        strategy, _ = start(tmp_path, rounds)
         newest, *before = [manifest(path)["files"] for path in reversed(checkpoints(tmp_path))]
-        assert len(newest) == min(5, 2 * rounds)
+        assert newest == {entry.kept.name for entry in stored(strategy)} != set()
         assert files(tmp_path) == newest.union(*before)
         for path in (tmp_path / FOLDER).iterdir():
             assert written.setdefault(path.name, path.stat().st_ino) == path.stat().st_ino
@@ -150,8 +165,8 @@ def test_files_of_a_run_that_never_came_to_a_checkpoint_are_removed(tmp_path, ex
 
 def test_what_is_forgotten_is_in_no_file_after_two_rounds(tmp_path):
     strategy, _ = start(tmp_path, FORGOTTEN_AFTER - 1)
-    client = strategy.history[0].delivered[0]
-    gone = {e.kept.name for e in strategy.store.entries if e.client == client}
+    client = strategy.history[-1].delivered[0]
+    gone = {e.kept.name for e in stored(strategy) if e.client == client}
     assert gone <= files(tmp_path)
     for rounds, there in ((FORGOTTEN_AFTER, True), (FORGOTTEN_AFTER + 1, False)):
         run(tmp_path, rounds)
@@ -168,7 +183,7 @@ def test_full_disk_puts_the_updates_into_the_checkpoint(tmp_path, monkeypatch, e
         patch.setattr(kept_arrays, "write_whole", full)
         strategy, _ = start(tmp_path, 2)
     assert not files(tmp_path)
-    assert "kept in memory and in no file: [Errno 28]" in strategy.history[-1].notes[0]
+    assert "kept in memory and in no file: [Errno 28]" in strategy.history[0].notes[0]
     assert run(tmp_path, ROUNDS) == expected
 
 
