@@ -245,7 +245,7 @@ def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     factor = np.concatenate([matrix, right[None]])
     for j in range(size):
         factor[j:, j] -= _product(factor[j:, :j], factor[j, :j])
-        factor[j:, j] /= np.sqrt(max(factor[j, j], _LEAST_RIDGE / 2))
+        factor[j:, j] /= np.sqrt(factor[j, j])
     x: np.ndarray = factor[size].copy()
     for j in reversed(range(size)):
         x[j] = (x[j] - np.einsum("i,i->", factor[j + 1 : size, j], x[j + 1 :])) / factor[j, j]

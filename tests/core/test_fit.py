@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import lsq_linear
 
+import pncs_flower.fit as fit_module
 from pncs_flower.fit import SketchFit, ridge_fit, shortened_to_median
 
 RIDGE = 0.01
@@ -86,6 +87,31 @@ def test_a_bound_can_be_left_again() -> None:
     np.testing.assert_allclose(found, lsq_linear(columns.T, target, (-3, 3)).x, atol=1e-8)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_bound_costs_few_systems_of_equations(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where most are at the bound, and where it is met exactly, so that rounding has the say."""
+    rng = np.random.default_rng(seed)
+    columns = rng.normal(size=(100, 30)) @ rng.normal(size=(30, 256))
+    columns += rng.normal(size=columns.shape)
+    sizes = list[int]()
+
+    def counted(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
+        sizes.append(len(right))
+        return np.asarray(np.linalg.solve(matrix, right))
+
+    monkeypatch.setattr(fit_module, "_solve", counted)
+    squares = (columns**2).sum(1)
+    found = fitted(columns, 3 * columns.mean(0), np.full(100, 0.01), RIDGE * squares, 0.02)
+    assert np.isclose(np.abs(found), 0.02).sum() > 50
+    assert len(sizes) < 25
+    exact = np.clip(rng.normal(size=100), -1, 1)
+    for prior, penalties in ((exact, RIDGE * squares), (np.zeros(100), np.zeros(100))):
+        sizes.clear()
+        found = fitted(columns, exact @ columns, prior, penalties, 1.0)
+        np.testing.assert_allclose(found, exact, atol=1e-5)
+        assert len(sizes) < 10
+
+
 def test_no_columns() -> None:
     fit = SketchFit(np.ones(3), {})
     assert fit.coefficients().shape == (0,)
@@ -124,6 +150,10 @@ def test_equal_columns_share() -> None:
     columns = np.array([[1.0, 2.0]] * 4)
     found = fitted(columns, np.array([2.0, 4.0]), np.zeros(4), np.zeros(4))
     np.testing.assert_allclose(found, 0.5, atol=1e-6)
+    # As many as a store may hold, all but alike: the factor must not break down.
+    columns = np.repeat(np.random.default_rng(0).normal(size=(3, 64)), 200, axis=0)
+    found = fitted(columns, columns.sum(0) / 100, np.zeros(600), np.zeros(600))
+    np.testing.assert_allclose(found, 0.01, rtol=1e-3)
 
 
 def test_a_vanishing_sketch_of_a_large_update_keeps_its_prior() -> None:
@@ -294,8 +324,8 @@ THREADS = """
 import numpy as np
 from pncs_flower.fit import SketchFit
 rng = np.random.default_rng(0)
-names = [str(number) for number in range(300)]
-rows = rng.normal(size=(300, 513)) + 2 * rng.normal(size=513)
+names = [str(number) for number in range(100)]
+rows = rng.normal(size=(100, 20_000)) + 2 * rng.normal(size=20_000)
 fit = SketchFit(5 * rows[0] - 4 * rows[1], dict.fromkeys(names, 1.0), bound=0.5)
 fit = fit.with_columns(names, rows)
 found = fit.coefficients()
