@@ -99,6 +99,8 @@ class RoundRecord:
         if self.asked:
             parts.append(f"{len(self.answered)} of {len(self.asked)} asked answered")
         parts.append(f"{len(self.delivered)} of {len(self.chosen)} chosen delivered")
+        if "residual" in self.combined:
+            parts.append(f"{self.combined['residual']:.1%} of the target left over")
         if self.rejected:
             who, why = next(iter((self.reasons("training") or self.rejected).items()))
             parts.append(f"{len(self.rejected)} rejected (client {who}, {why})")

@@ -20,7 +20,6 @@ from .store import UpdateStore, norm, weighted_sum
 __all__ = ["SketchedFit"]
 
 _RIDGE = 0.01
-_AGEING = 0.8  # of the weight of a sketch, a round
 _LONGEST = 3.0  # sketch, in medians of their norms
 
 
@@ -62,7 +61,7 @@ class SketchedFit(Combination):
     def begin(self, folder: Path | None) -> None:
         """Begin with nothing stored, and nothing left over."""
         self._updates = UpdateStore(self.store, self.dtype, folder)
-        self._last: dict[str, tuple[int, np.ndarray]] = {}
+        self._last: dict[str, np.ndarray] = {}
         self._left = np.zeros(0)
 
     def request(self, wanted: SummaryRequest | None) -> SummaryRequest:
@@ -89,17 +88,8 @@ class SketchedFit(Combination):
         """Return the mean of all sketches, to be fitted by those of the stored updates."""
         if not sketches:
             return None
-        rows = shortened_to_median(np.stack([*sketches.values()]), _LONGEST)
-        fresh = dict(zip(sketches, rows, strict=True))
-        known = {c: s for c, (_, s) in self._last.items() if c in shares} | fresh
-        weights = {
-            client: shares[client] * (1 if client in fresh else self._ageing(client, now.number))
-            for client in known
-            if client in shares
-        }
-        total = sum(weights.values())
-        target = sum(weight / total * known[client] for client, weight in weights.items())
-        if fresh.keys() >= shares.keys() and len(self._left):
+        target = self._mean(shares, sketches)
+        if len(self._left):
             target = target + self._left
         stored = self._updates.entries
         return SketchFit(target, shares, ridge=_RIDGE, bound=self.bound).with_columns(
@@ -108,8 +98,23 @@ class SketchedFit(Combination):
             np.array([update.norm**2 for update in stored]),
         )
 
-    def _ageing(self, client: str, number: int) -> float:
-        return _AGEING ** (number - self._last[client][0])
+    def _mean(self, shares: Mapping[str, float], sketches: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the sketch of the mean of all, or its estimate if only some were asked."""
+        # Each client's last sketch stands in for it, and the mean change of those that were asked
+        # now for the change of all: SAGA's estimate (A. Defazio, F. Bach, S. Lacoste-Julien,
+        # 2014), of no bias if they are drawn at random. Of those unknown, the last is 0.
+        fresh = shortened_to_median(np.stack([*sketches.values()]), _LONGEST)
+        asked = np.array([shares[client] for client in sketches])
+        asked /= asked.sum()
+        if len(sketches) == len(shares):
+            return np.asarray(np.einsum("k,kr->r", asked, fresh))
+        unknown = np.zeros(fresh.shape[1])
+        last = np.stack([self._last.get(client, unknown) for client in sketches])
+        known = [client for client in shares if client in self._last]
+        mean: np.ndarray = np.einsum("k,kr->r", asked, fresh - last)
+        for client in known:
+            mean += shares[client] * self._last[client]
+        return mean
 
     def combine(self, delivery: Delivery) -> Change | None:
         """Return the combination of stored and fresh updates that is nearest to the mean of all."""
@@ -127,7 +132,7 @@ class SketchedFit(Combination):
         names += [f"{client}@{now.number}" for client in updates]
         record = {
             "coefficients": dict(zip(names, coefficients.tolist(), strict=True)),
-            "residual": float(np.linalg.norm(left) / (np.linalg.norm(fit.target) or 1.0)),
+            "residual": norm(left) / (norm(fit.target) or 1.0),
             **self._updates.about,
         }
         values = weighted_sum([*stored, *updates.values()], coefficients)
@@ -136,10 +141,8 @@ class SketchedFit(Combination):
     def keep(self, delivery: Delivery, change: Change) -> list[str]:
         """Store the fresh updates, and what is left over."""
         self._left, fresh = change.memory
-        number = delivery.now.number
-        self._last |= {client: (number, each) for client, each in delivery.sketches.items()}
-        self._last |= {client: (number, each) for client, each in fresh.items()}
-        return self._updates.take(number, delivery.updates, fresh)
+        self._last |= {**delivery.sketches, **fresh}
+        return self._updates.take(delivery.now.number, delivery.updates, fresh)
 
     def forget(self, client: str) -> None:
         """Drop a client's updates and its last sketch."""

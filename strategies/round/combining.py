@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
+import numpy as np
 from flwr.app import RecordDict
 from flwr.serverapp.strategy import Strategy
 
@@ -13,6 +14,7 @@ from pncs_flower.protocol import NUM_EXAMPLES
 from ..base_strategy import unwrap
 from ..combination import Change, Delivery
 from ..combinations import Mean, parse_combination
+from ..combinations.store import norm
 from ..options import SelectionOptions
 from ..replies.aggregation import check_averages
 from ..replies.vectors import Vectors
@@ -35,6 +37,7 @@ class Combiner:
         self.combination.begin(folder and folder / "updates")
         keys = [getattr(strategy, "weighted_by_key", None) for strategy in unwrap(base)]
         self._by_examples = NUM_EXAMPLES in keys
+        self._clip_norm = options.clip_norm
         self._weights: dict[str, float] = {}  # as they last came with an update
 
     def check_by_layer(self) -> None:
@@ -50,7 +53,7 @@ class Combiner:
         if self.averages:
             return None
         now = round.plan.now
-        return self.combination.fit(now, self._shares(now), round.sketches)
+        return self.combination.fit(now, self._shares(now), self._sketches(round))
 
     def combine(
         self, round: OpenRound, contents: Mapping[str, RecordDict], weights: Mapping[str, float]
@@ -62,7 +65,7 @@ class Combiner:
         self._weights |= weights
         now, vectors = round.plan.now, Vectors(round.model.weights)
         updates = {client: vectors.update(content) for client, content in contents.items()}
-        delivery = Delivery(now, updates, self._shares(now), round.sketches)
+        delivery = Delivery(now, updates, self._shares(now), self._sketches(round))
         with round.timed("combination"):
             change = self.combination.combine(delivery)
         if change is None:
@@ -86,6 +89,13 @@ class Combiner:
         """Take up what `state` returned."""
         self._weights = dict(state["weights"])
         self.combination.restore(state["memory"])
+
+    def _sketches(self, round: OpenRound) -> Mapping[str, np.ndarray]:
+        """Return the sketches of updates, as they are clipped before they are combined."""
+        most = self._clip_norm
+        if most is None:
+            return round.sketches
+        return {c: s * min(1.0, most / (norm(s) or most)) for c, s in round.sketches.items()}
 
     def _shares(self, now: Round) -> dict[str, float]:
         """Return the weight of each client in the mean of all; the unknown are as the known."""

@@ -13,7 +13,7 @@ from pncs_flower.sketches.kinds import parse_sketch
 
 from ..rule import Choice, Round, RuleState, SelectionRule, Summary, replaced
 from ..rule_strategy import RuleStrategy
-from ..sketch_rule import check_candidates, longest_unasked
+from ..sketch_rule import check_candidates
 
 __all__ = ["SketchedMean", "SketchedMeanRule"]
 
@@ -39,8 +39,11 @@ class SketchedMeanRule(SelectionRule):
         return SummaryRequest("update", self.sketch, whole=True)
 
     def candidates(self, state: RuleState, now: Round) -> tuple[str, ...]:
-        """Ask all, also those that cool down; or those not asked for the longest time."""
-        return longest_unasked(now.clients, self.num_candidates, now)
+        """Ask all, also those that cool down; or some at random, so that no estimate is biased."""
+        if self.num_candidates is None:
+            return now.clients
+        order = now.generator("candidates").permutation(len(now.clients))
+        return tuple(now.clients[place] for place in sorted(order[: self.num_candidates]))
 
     def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
         """Choose by matching pursuit."""
@@ -69,8 +72,8 @@ class SketchedMean(RuleStrategy):
         What a client sends of its whole update: ``"count:R"``, R numbers whatever the size of the
         model, or ``"layers"``, all of it.
     candidates : int, optional (default: None)
-        Ask so many clients each round, at least ``num_selected``: those not asked for the longest
-        time first. All are asked if None.
+        Ask so many clients each round, at least ``num_selected``, drawn at random; of the others
+        the last sketches count. All are asked if None.
     """
 
     rule_type = SketchedMeanRule
