@@ -2,12 +2,14 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from logging import WARNING
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 from flwr.common import log
@@ -40,8 +42,10 @@ class StoredUpdate:
         Its sketch.
     scale : float
         What the values are multiplied by to be the update: a power of 2.
-    values : numpy.ndarray
-        Of the store's dtype and shape (P,); they cannot be changed.
+    num_bytes : int
+        Of the values.
+    kept : KeptArray, optional
+        The file of the checkpoint that the values are in.
     """
 
     client: str
@@ -49,8 +53,17 @@ class StoredUpdate:
     norm: float
     sketch: np.ndarray | None
     scale: float
-    values: np.ndarray = field(repr=False)
-    kept: KeptArray | None = None  # the file of the checkpoint that the values are in
+    num_bytes: int
+    kept: KeptArray | None
+    # Files are mapped when they are used: each that stays mapped is an open file of the process,
+    # which may have no more than 1,024.
+    _read: Callable[[], np.ndarray] = field(repr=False)
+    _place: int | None = None  # in the store's own file
+
+    @property
+    def values(self) -> np.ndarray:
+        """The stored values, which cannot be changed: of the store's dtype, shape (P,)."""
+        return self._read()
 
 
 class UpdateStore:
@@ -65,7 +78,7 @@ class UpdateStore:
         What they are kept in; float16 is scaled by a power of 2, of each update's own.
     folder : Path, optional
         Where in a checkpoint each has a file of its own. Without one, they are in memory up to
-        `IN_MEMORY` bytes, and those beyond in files without a name, which end with the process.
+        `IN_MEMORY` bytes, and those beyond in one file without a name, which ends with the process.
 
     Attributes
     ----------
@@ -88,12 +101,13 @@ class UpdateStore:
         self._most_updates, self._most_bytes = _limits(budget)
         self._dtype = np.dtype(dtype)
         self._folder = folder
+        self._file: IO[bytes] | None = None
         self.entries: list[StoredUpdate] = []
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the updates that are kept."""
-        return sum(entry.values.nbytes for entry in self.entries)
+        return sum(entry.num_bytes for entry in self.entries)
 
     @property
     def about(self) -> dict[str, int]:
@@ -120,30 +134,47 @@ class UpdateStore:
         memory, and a checkpoint holds it itself.
         """
         values = np.asarray(values, np.float32)
-        kept, exponent, problem = None, 0, ""
+        exponent, kept, place, problem = 0, None, None, ""
         if self._dtype == np.float16:
             exponent = math.frexp(np.abs(values).max(initial=0))[1] - _FLOAT16_TOP
         stored = (np.ldexp(values, -exponent) if exponent else values).astype(self._dtype)
+        stored.flags.writeable = False
+        if self.entries and self.entries[0].num_bytes != stored.nbytes:
+            raise ValueError(
+                f"an update of {stored.size} values is not of the size of those stored"
+            )
+        read: Callable[[], np.ndarray] = partial(np.asarray, stored)
         try:
             if self._folder is not None:
                 kept = KeptArray.write(self._folder, stored)
-                stored = kept.map(self._folder)
+                read = partial(kept.map, self._folder)
             elif self.num_bytes + stored.nbytes > IN_MEMORY:
-                stored = _in_file(stored)
+                place, read = self._into_file(stored)
         except OSError as error:
             problem = f"an update of round {round} is kept in memory and in no file: {error}"
             log(WARNING, "%s", problem)
-        stored.flags.writeable = False
         copied = None if sketch is None else np.array(sketch)
-        entry = StoredUpdate(client, round, norm(values), copied, 2.0**exponent, stored, kept)
-        self.entries.append(entry)
+        about = (client, round, norm(values), copied, 2.0**exponent, stored.nbytes)
+        self.entries.append(StoredUpdate(*about, kept, read, place))
         return problem
+
+    def _into_file(self, values: np.ndarray) -> tuple[int, Callable[[], np.ndarray]]:
+        """Write values to the store's own file; return the place there, and what reads them."""
+        if self._file is None:
+            self._file = TemporaryFile()  # noqa: SIM115 -- it ends with the store
+        taken = {entry._place for entry in self.entries}
+        place = next(n for n in count() if n not in taken)
+        self._file.seek(place * values.nbytes)
+        self._file.write(values.data)  # in full: mapped beyond a full disk, it would be a crash
+        self._file.flush()
+        where = {"mode": "r", "offset": place * values.nbytes, "shape": values.shape}
+        return place, partial(_map, self._file, values.dtype, **where)
 
     def trim(self) -> None:
         """Drop the oldest updates until the others are within the budget."""
         num_bytes = self.num_bytes
         while len(self.entries) > self._most_updates or num_bytes > self._most_bytes:
-            num_bytes -= self.entries.pop(0).values.nbytes
+            num_bytes -= self.entries.pop(0).num_bytes
 
     def forget(self, client: str) -> None:
         """Drop all updates of a client."""
@@ -151,8 +182,10 @@ class UpdateStore:
 
     def state(self) -> list[dict[str, Any]]:
         """Return what a checkpoint must hold: with a folder, the arrays' files in their place."""
+        names = ("client", "round", "norm", "sketch", "scale", "num_bytes", "kept")
         return [
-            {**vars(entry), "values": entry.values if entry.kept is None else None}
+            {name: getattr(entry, name) for name in names}
+            | {"values": entry.values if entry.kept is None else None}
             for entry in self.entries
         ]
 
@@ -160,9 +193,10 @@ class UpdateStore:
         """Take up what `state` returned."""
         self.entries = []
         for saved in state:
-            if saved["kept"] is not None and self._folder is not None:
-                saved = {**saved, "values": saved["kept"].map(self._folder)}
-            self.entries.append(StoredUpdate(**saved))
+            about = dict(saved)
+            values, kept = about.pop("values"), about["kept"]
+            read = partial(np.asarray, values) if kept is None else partial(kept.map, self._folder)
+            self.entries.append(StoredUpdate(**about, _read=read))
 
 
 def weighted_sum(
@@ -172,21 +206,24 @@ def weighted_sum(
 
     Needs memory for the sum only; the same bits come out with any number of threads.
     """
-    terms = [
-        (float(c) * v.scale, v.values) if isinstance(v, StoredUpdate) else (float(c), v)
-        for v, c in zip(vectors, coefficients, strict=True)
-    ]
-    total = np.zeros(len(terms[0][1]))
-    terms = [(coefficient, values) for coefficient, values in terms if coefficient]
-    buffer = np.empty(_BLOCK)
-    for start in range(0, total.size, _BLOCK):
-        part = total[start : start + _BLOCK]
-        product = buffer[: part.size]
-        for coefficient, values in terms:
+    total, buffer = np.zeros(len(_values_of(vectors[0]))), np.empty(_BLOCK)
+    # One after the other, so that one file at a time is open.
+    for vector, coefficient in zip(vectors, coefficients, strict=True):
+        if not coefficient:
+            continue
+        values = _values_of(vector)
+        factor = coefficient * (vector.scale if isinstance(vector, StoredUpdate) else 1.0)
+        for start in range(0, total.size, _BLOCK):
+            part = total[start : start + _BLOCK]
+            product = buffer[: part.size]
             product[:] = values[start : start + _BLOCK]  # to multiply with a cast is slower
-            product *= coefficient
+            product *= factor
             part += product
     return total
+
+
+def _values_of(vector: np.ndarray | StoredUpdate) -> np.ndarray:
+    return vector.values if isinstance(vector, StoredUpdate) else vector
 
 
 def norm(values: np.ndarray) -> float:
@@ -195,12 +232,9 @@ def norm(values: np.ndarray) -> float:
     return math.sqrt(sum(float(np.einsum("i,i->", block, block)) for block in blocks))
 
 
-def _in_file(values: np.ndarray) -> np.ndarray:
-    """Return an array that is in a file which has no name, so that nothing is ever left of it."""
-    with TemporaryFile() as file:
-        file.write(values.data)  # in full: a full disk would else end the process when it is used
-        file.flush()
-        return np.asarray(np.memmap(file, values.dtype, "r", shape=values.shape))
+def _map(*arguments: Any, **options: Any) -> np.ndarray:
+    """Return what is in a part of a file."""
+    return np.asarray(np.memmap(*arguments, **options))
 
 
 def _limits(budget: int | str | None) -> tuple[float, float]:
