@@ -73,14 +73,15 @@ class SketchedFit(Combination):
                 f"asks {asks}: use one that asks for updates (SketchedMean, GradientMemory, PNCS "
                 'with summary="update"), or combine="fedvarp", which needs no sketches'
             )
-        self._asked = wanted.sketch if wanted.whole else self.sketch
+        of_all = wanted.whole and wanted.layers is None
+        self._asked = wanted.sketch if of_all else self.sketch
         sketch = parse_sketch(self._asked)
         if not (sketch.is_linear and sketch.same_in_every_round):
             raise ValueError(
                 f"sketch is {self._asked!r}, but updates of several rounds are combined, which "
                 "needs a linear sketch that is the same in each: 'count:SIZE' or 'layers'"
             )
-        return wanted if wanted.whole else replace(wanted, besides=self.sketch)
+        return wanted if of_all else replace(wanted, besides=self.sketch)
 
     def fit(
         self, now: Round, shares: Mapping[str, float], sketches: Mapping[str, np.ndarray]
