@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from flwr.app import Context, Message
 from flwr.serverapp.strategy import FedAvg
 
 from apps import numpy_app
@@ -22,19 +23,29 @@ STORE = "sketched-mean:store=5,dtype=float16"
 FORGOTTEN_AFTER = 5  # the first client that delivered in the round before
 
 
+def train(message: Message, context: Context) -> Message:
+    reply = numpy_app.train(message, context)
+    reply.content["metrics"]["weight"] = 1.0 / reply.content["metrics"]["num-examples"]
+    return reply
+
+
 def start(
-    folder: Path | None, rounds: int, kind: type = SketchedMean, combine: str = STORE, **options
+    folder: Path | None,
+    rounds: int,
+    kind: type = SketchedMean,
+    combine: str = STORE,
+    weighted_by: str = "num-examples",
+    **options,
 ) -> tuple[SelectionStrategy, str]:
-    strategy = kind(
-        FedAvg(fraction_evaluate=0.0), combine=combine, checkpoint=folder, seed=3, **options
-    )
+    base = FedAvg(fraction_evaluate=0.0, weighted_by_key=weighted_by)
+    strategy = kind(base, combine=combine, checkpoint=folder, seed=3, **options)
 
     def between_rounds(number, arrays):
         time.sleep(0.02)  # so that a kill falls into any part of a round
         if number == FORGOTTEN_AFTER:
             strategy.forget(strategy.history[number - 2].delivered[0])
 
-    grid = InProcessGrid(numpy_app.make_app(summary_mod), 6)
+    grid = InProcessGrid(numpy_app.make_app(summary_mod, train=train), 6)
     result = strategy.start(
         grid, numpy_app.initial_arrays(), num_rounds=rounds, evaluate_fn=between_rounds
     )

@@ -75,7 +75,7 @@ DAMAGES = ["missing", "cut off", "empty", "another bit", "a folder"]
         (PNCS, "sketched-mean", {"queue_length": 2, "ride_along": True}),
         (RoundRobin, "fedvarp", {}),
         (UniformSelection, "surrogates:0.5,store=3,dtype=float16", {}),
-        (RoundRobin, "mifa:store=4", {}),
+        (RoundRobin, "mifa:store=4", {"weighted_by": "weight"}),
     ],
 )
 def test_stopping_after_any_round_and_going_on_changes_nothing(tmp_path, kind, combine, options):
