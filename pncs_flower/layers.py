@@ -14,12 +14,17 @@ _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def local_change(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Return before minus after, in float32 at least: float16 may overflow."""
+    """Return before minus after, in float32 at least: float16 may overflow.
+
+    What was not finite before, as in a mask, does not change.
+    """
     if before.shape != after.shape:  # NumPy would broadcast
         raise ValueError(f"an array of shape {before.shape} came back with shape {after.shape}")
     dtype = np.result_type(before, after, np.float32)
-    difference: np.ndarray = np.subtract(before, after, dtype=dtype)
-    return difference
+    with np.errstate(invalid="ignore"):
+        difference: np.ndarray = np.subtract(before, after, dtype=dtype)
+    finite = np.isfinite(before)
+    return difference if finite.all() else np.where(finite, difference, dtype.type(0))
 
 
 def group_layers(names: Iterable[str]) -> dict[str, tuple[str, ...]]:

@@ -67,6 +67,10 @@ class AgeOfUpdateQueue:
         """Return the round in which a client was last selected; None if it never was."""
         return self._last_round.get(client)
 
+    def forget(self, client: str) -> None:
+        """Forget when a client was selected."""
+        self._last_round.pop(client, None)
+
     def state(self) -> dict[str, int]:
         """Return the last round of every client that was ever selected."""
         return dict(self._last_round)

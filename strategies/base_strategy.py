@@ -78,6 +78,13 @@ def unwrap(strategy: object) -> Iterator[Strategy]:
         strategy = getattr(strategy, "strategy", None)
 
 
+def unwrap_all(strategy: object) -> Iterator[object]:
+    """Yield a strategy and those within it, also those of the older interface."""
+    while strategy is not None:
+        yield strategy
+        strategy = getattr(strategy, "strategy", None) or getattr(strategy, "older", None)
+
+
 def hint_at_attribute(base: object, name: str) -> str:
     """Return where an attribute of a base strategy is to be found from the strategy around it."""
     for depth, strategy in enumerate(unwrap(base)):

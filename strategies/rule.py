@@ -173,13 +173,22 @@ class SelectionRule(ABC):
         return state
 
     def forget(self, state: RuleState, client: str) -> RuleState:
-        """Return the state without a client's entries in mappings, which has left for good."""
-        return {
-            name: {key: each for key, each in value.items() if key != client}
-            if isinstance(value, Mapping)
-            else value
-            for name, value in state.items()
-        }
+        """Return the state without a client, which has left for good.
+
+        Its entries in mappings and its key in lists go, however deep, which is enough unless
+        a rule keeps arrays with a row for each client.
+        """
+        return {name: _without(value, client) for name, value in state.items()}
+
+
+def _without(value: Any, client: str) -> Any:
+    """Return a value without a client's entries and key."""
+    if isinstance(value, Mapping):
+        return {key: _without(each, client) for key, each in value.items() if key != client}
+    if isinstance(value, list | tuple):
+        kept = (each for each in value if not (isinstance(each, str) and each == client))
+        return type(value)([_without(each, client) for each in kept])
+    return value
 
 
 def parameters(rule: type[SelectionRule]) -> dict[str, "Field[Any]"]:

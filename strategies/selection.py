@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from . import timeouts
 from .base_strategy import check_base, hint_at_attribute, same_for_all
-from .checks import check_whole
+from .checks import check_text, check_whole
 from .errors import SelectionError
 from .grids.polling import polled
 from .grids.releases import check_arguments
@@ -252,15 +252,17 @@ class SelectionStrategy(Strategy):
         self.base.summary()
 
     def forget(self, *clients: str) -> None:
-        """Forget clients that have left for good: their updates, sketches and sizes.
+        """Forget clients that have left for good, by their keys: updates, sketches, sizes, turns.
 
         What their updates have changed in the model stays, and so do the records, which name them.
         With a checkpoint, what is saved of them goes when two rounds more are saved. A client that
-        takes part again is a new one.
+        takes part again is a new one; one that is left out for a false sketch stays out.
         """
+        check_text(**{f"client {client!r}": client for client in clients})
         for client in clients:
             self._combiner.forget(client)
             self._selector.forget(client)
+            self._roster.forget(client)
 
     def state(self) -> dict[str, Any]:
         """Return all that later choices depend on: JSON values and NumPy arrays."""

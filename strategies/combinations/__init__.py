@@ -28,6 +28,8 @@ def parse_combination(given: object) -> Combination:
     """
     if isinstance(given, Combination):
         return given
+    if isinstance(given, type) and issubclass(given, Combination):
+        raise TypeError(f"combine is the class {given.__name__}: make one of it, with ()")
     if not isinstance(given, str):
         raise TypeError(f"combine is {given!r}, but must be a text or a combination: {_known()}")
     name, colon, text = given.partition(":")
@@ -48,6 +50,8 @@ def parse_combination(given: object) -> Combination:
             raise ValueError(
                 f"combine is {given!r}, but {name!r} has no parameter {part!r}: {there}"
             )
+        if key in arguments:
+            raise ValueError(f"combine is {given!r}, but {key} is given twice: leave one out")
         arguments[key] = _number(value)
     try:
         return kind(**arguments)

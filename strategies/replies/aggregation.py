@@ -5,26 +5,30 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.layers import choose_layers
 
-from ..base_strategy import named_base, unwrap
+from ..base_strategy import named_base, unwrap, unwrap_all
 from .arrays import read_doubles
 from .model import Model
 
 # Where Flower's adaptive strategies keep the moments of past changes, and their own model.
 _MOMENTS = ("m_t", "v_t", "momentum_vector")
 _MEMORY = (*_MOMENTS, "current_arrays")
-_ROBUST = (flower.Bulyan, flower.FedMedian, flower.FedTrimmedAvg, flower.Krum, flower.MultiKrum)
-_NO_MEAN = (*_ROBUST, flower.QFedAvg)
+# By name: Flower's older interface has its own of each, and not every release has all.
+_NO_MEAN = frozenset(
+    {
+        *("Bulyan", "FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum"),
+        *("QFedAvg", "FedXgbBagging", "FedXgbCyclic"),
+    }
+)
 
 
 def check_averages(base: Strategy, option: str, otherwise: str) -> None:
     """Refuse a base strategy that counts on independent updates: no mean, or noise for so many."""
-    for strategy in unwrap(base):
-        if isinstance(strategy, _NO_MEAN):
+    for strategy in unwrap_all(base):
+        if not _NO_MEAN.isdisjoint(kind.__name__ for kind in type(strategy).__mro__):
             raise ValueError(
                 f"{option}, but {type(strategy).__name__} takes no weighted mean, and is to be "
                 "given updates that are not the clients' own, of which only the mean is right: use "

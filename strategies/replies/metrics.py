@@ -22,6 +22,8 @@ from pncs_flower.plain_text import first_of, shortened
 from ..base_strategy import unwrap
 from ..rule import Metrics
 
+LEAST_WEIGHT = 1e-9
+"""The least weight of a client: beside that of others it must not vanish."""
 _NAMED = 5  # metrics in a note
 _MOST = 1e20  # of a loss: QFedAvg weighs by powers of it, which must stay finite
 _NORM_BIT = "norm_bit"  # what Flower's adaptive clipping on the client side reports
@@ -77,10 +79,10 @@ class ReplyMetrics:
         weight = metrics.get(self.weighted_by)
         if weight is None:
             raise ValueError(f"its metrics lack {self.weighted_by!r}, by which replies are weighed")
-        if not 0 < weight <= self._max_weight:
+        if not LEAST_WEIGHT <= weight <= self._max_weight:
             raise ValueError(
                 f"{self.weighted_by} is {weight:g}, but must be above 0 and at most "
-                f"{self._max_weight:g}"
+                f"{self._max_weight:g}, and {LEAST_WEIGHT:g} at least"
             )
         for name in self._others:
             if not 0 <= metrics.get(name, -1.0) <= _MOST:

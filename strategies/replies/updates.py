@@ -69,8 +69,8 @@ class SketchCheck:
         if not worst <= _TOLERANCE:
             raise UntruthfulSketchError(
                 f"its sketch is not that of its update (relative difference {worst:.2g}, at most "
-                f"{_TOLERANCE:g} is allowed): left out for the rest of the run. (With "
-                "verify_sketches, clients must not add noise to their sketches: SketchNoise.)"
+                f"{_TOLERANCE:g} is allowed): left out for the rest of the run. (Where "
+                "clients add noise to their sketches, SketchNoise, use verify_sketches=False.)"
             )
 
 

@@ -25,9 +25,13 @@ class Vectors:
 
     def changed(self, change: np.ndarray) -> Mapping[str, Array]:
         """Return the model's arrays less a change, shape (P,), in the precision that they have."""
+        size = sum(weights.size for weights in self._before.values())
+        if np.shape(change) != (size,):
+            raise ValueError(f"a change of shape {np.shape(change)}, want ({size},)")
         arrays, start = {}, 0
         for name, weights in self._before.items():
             part = change[start : start + weights.size].reshape(weights.shape)
-            arrays[name] = Array(np.asarray(weights - part).astype(weights.dtype))
+            with np.errstate(over="ignore"):  # a model that is not finite is told of afterwards
+                arrays[name] = Array(np.asarray(weights - part).astype(weights.dtype))
             start += weights.size
         return arrays

@@ -75,6 +75,11 @@ class Backoff:
         failures.rounds_left = timeouts.rounds_of_rest(max(failures.by_phase.values()))
         failures.last = round
 
+    def forget(self, client: str) -> None:
+        """Forget a client's failures."""
+        self.failed.pop(client, None)
+        self.without_examples = [each for each in self.without_examples if each != client]
+
     def state(self) -> dict[str, Any]:
         """Return who failed how often, as JSON values."""
         return asdict(self)

@@ -1,6 +1,7 @@
 """The change of the model: what a combination makes of the updates, given to the base strategy."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from typing import Any
 
@@ -15,7 +16,7 @@ from ..base_strategy import unwrap
 from ..combination import Change, Delivery
 from ..combinations import Mean, parse_combination
 from ..combinations.store import norm
-from ..kept_arrays import FOLDER
+from ..errors import named
 from ..options import SelectionOptions
 from ..replies.aggregation import check_averages
 from ..replies.vectors import Vectors
@@ -35,7 +36,7 @@ class Combiner:
         self.request = self.combination.request(rule.request)
         if not self.averages:
             check_averages(base, f"combine is {self._given!r}", 'combine="mean"')
-        self.combination.begin(folder and folder / FOLDER)
+        self.combination.begin(folder and folder / "updates")
         keys = [getattr(strategy, "weighted_by_key", None) for strategy in unwrap(base)]
         self._by_examples = NUM_EXAMPLES in keys
         self._clip_norm = options.clip_norm
@@ -53,8 +54,17 @@ class Combiner:
         """Return what a rule may choose for, with the sketches of the pre-round."""
         if self.averages:
             return None
+        try:
+            Vectors(round.model.weights)
+        except ValueError:  # told before anybody trains
+            raise ValueError(
+                f"combine is {self._given!r}, but the model has no floating-point array with a "
+                'value, so there is nothing to combine: use combine="mean"'
+            ) from None
         now = round.plan.now
-        return self.combination.fit(now, self._shares(now), self._sketches(round))
+        with self._named("fit", round):
+            shares = self._shares(now.clients, now)
+            return self.combination.fit(now, shares, self._sketches(round))
 
     def combine(
         self, round: OpenRound, contents: Mapping[str, RecordDict], weights: Mapping[str, float]
@@ -63,19 +73,28 @@ class Combiner:
         # The mean that the base strategy takes is then this change, whatever it does afterwards.
         if self.averages or not contents:
             return None
-        self._weights |= weights
         now, vectors = round.plan.now, Vectors(round.model.weights)
         updates = {client: vectors.update(content) for client, content in contents.items()}
-        delivery = Delivery(now, updates, self._shares(now), self._sketches(round))
-        with round.timed("combination"):
+        honest = [client for client in now.clients if client not in round.liars]
+        shares = self._shares(honest, now, weights)
+        delivery = Delivery(now, updates, shares, self._sketches(round))
+        with round.timed("combination"), self._named("combine", round):
             change = self.combination.combine(delivery)
-        if change is None:
-            return None
-        changed = vectors.changed(change.values)
+            if change is None:
+                return None
+            changed = vectors.changed(change.values)
         for content in contents.values():
             next(iter(content.array_records.values())).update(changed)
-        round.record.combined = dict(change.record)
         return delivery, change
+
+    def keep(
+        self, round: OpenRound, delivery: Delivery, change: Change, weights: Mapping[str, float]
+    ) -> None:
+        """Remember a round whose change was applied."""
+        self._weights |= weights
+        round.record.combined = dict(change.record)
+        with self._named("keep", round):
+            round.record.notes += self.combination.keep(delivery, change)
 
     def forget(self, client: str) -> None:
         """Forget all that is a client's."""
@@ -92,17 +111,25 @@ class Combiner:
         self.combination.restore(state["memory"])
 
     def _sketches(self, round: OpenRound) -> Mapping[str, np.ndarray]:
-        """Return the sketches of updates, as they are clipped before they are combined."""
+        """Return the sketches of updates, clipped as these are, without those found to be false."""
+        sketches = {c: s for c, s in round.sketches.items() if c not in round.liars}
         most = self._clip_norm
         if most is None:
-            return round.sketches
-        return {c: s * min(1.0, most / (norm(s) or most)) for c, s in round.sketches.items()}
+            return sketches
+        return {c: s * min(1.0, most / (norm(s) or most)) for c, s in sketches.items()}
 
-    def _shares(self, now: Round) -> dict[str, float]:
+    def _shares(
+        self, clients: Iterable[str], now: Round, weights: Mapping[str, float] | None = None
+    ) -> dict[str, float]:
         """Return the weight of each client in the mean of all; the unknown are as the known."""
         known = {**(now.num_examples if self._by_examples else {}), **self._weights}
-        weights = {client: known[client] for client in now.clients if client in known}
-        usual = sum(weights.values()) / len(weights) if weights else 1.0
-        weights = {client: weights.get(client, usual) for client in now.clients}
-        total = sum(weights.values())
-        return {client: weight / total for client, weight in weights.items()}
+        known |= weights or {}
+        found = {client: known.get(client) for client in clients}
+        told = [weight for weight in found.values() if weight is not None]
+        usual = sum(told) / len(told) if told else 1.0
+        full = {client: usual if weight is None else weight for client, weight in found.items()}
+        total = sum(full.values())
+        return {client: weight / total for client, weight in full.items()}
+
+    def _named(self, function: str, round: OpenRound) -> AbstractContextManager[None]:
+        return named(function, f"the combination {self.combination}", round.number)

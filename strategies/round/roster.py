@@ -198,6 +198,11 @@ class Roster:
         self.keys[node_id], self.clients[client.key] = client.key, client
         return None
 
+    def forget(self, client: str) -> None:
+        """Forget what a client has said; if it is still there, it is asked again who it is."""
+        self.clients.pop(client, None)
+        self.keys = {node_id: key for node_id, key in self.keys.items() if key != client}
+
     def _hint(self, reason: str) -> str:
         """Return what an app answered in place of the mod, with what to do about it."""
         if reason.startswith(NOT_LOADED):

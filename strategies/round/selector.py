@@ -17,10 +17,13 @@ from pncs_flower.queue import AgeOfUpdateQueue
 
 from ..errors import NoSummariesError, named
 from ..record import RoundRecord
+from ..replies.metrics import LEAST_WEIGHT
 from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 from .backoff import Backoff
 from .open_round import OpenRound, Plan
 from .roster import Roster
+
+_MOST = 1e18  # examples, where the base strategy does not weigh, and check, by them
 
 
 def choose(
@@ -250,7 +253,9 @@ class Selector:
         memory.last_chosen |= dict.fromkeys(chosen, plan.now.number)
         self._queue.push(delivered, plan.now.number)
         sizes = {client: metrics.get(NUM_EXAMPLES, 0) for client, metrics in delivered.items()}
-        memory.num_examples |= {client: size for client, size in sizes.items() if size > 0}
+        memory.num_examples |= {
+            client: size for client, size in sizes.items() if LEAST_WEIGHT <= size <= _MOST
+        }
         with self._named("observe", plan.now):
             state = self.rule.observe(memory.rule, plan.now, delivered)
         memory.rule = self._checked_state(state, "observe")
@@ -260,6 +265,9 @@ class Selector:
         memory = self._memory
         for known in (memory.last_chosen, memory.last_asked, memory.num_examples, memory.said):
             known.pop(client, None)
+        memory.doubted = [other for other in memory.doubted if other != client]
+        self._queue.forget(client)
+        self._backoff.forget(client)
         memory.rule = self._checked_state(self.rule.forget(memory.rule, client), "forget")
 
     def state(self) -> dict[str, Any]:

@@ -80,3 +80,8 @@ class SketchedMean(RuleStrategy):
 
     def __init__(self, base: Strategy, **arguments: Any) -> None:
         super().__init__(base, **{"combine": _COMBINE, **arguments})
+        if not self._combiner.combination.asks_update:  # told before anybody trains
+            raise ValueError(
+                f"combine is {self.options.combine!r}, but SketchedMean chooses for a combination "
+                f"that fits sketches: use combine={_COMBINE!r}, or another strategy"
+            )

@@ -125,6 +125,7 @@ OPTIONS: dict[str, Any] = {
     "min_updates": 2,
     "max_weight": 50.0,
     "clip_norm": 1.0,
+    "combine": "fedvarp",
     "verify_sketches": True,
 }
 
