@@ -15,7 +15,9 @@ FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 QUICK = ("similarity", "sketch", "subset")  # minutes; the others take longer, and are named
 
 
-BENCHMARKS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "measure")
+_SHARED = ("batched", "measure")  # what benchmarks import
+
+BENCHMARKS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in _SHARED)
 
 
 def bench(names: Annotated[list[str] | None, typer.Argument()] = None) -> None:

@@ -61,7 +61,7 @@ def compare(results: SweepResults) -> list[Comparison]:
             both = [own[r.cell["seed"]] - r.converged for r in runs if r.cell["seed"] in own]
             if line != results.reference and both:
                 pairs[line] = np.array(both)
-        p = [_wilcoxon(differences) for differences in pairs.values()]
+        p = [wilcoxon(differences) for differences in pairs.values()]
         for (line, d), own_p, corrected in zip(pairs.items(), p, holm(p), strict=True):
             least = min(1.0, 2.0 ** (1 - len(d)))
             found.append(Comparison(panel, line, len(d), float(d.mean()), own_p, corrected, least))
@@ -132,7 +132,8 @@ def _judge_panel(claim: Claim, lines: Mapping[str, Sequence[Run]]) -> tuple[bool
     return spread <= claim.within, f"{text} (spread {spread:.3f})"
 
 
-def _wilcoxon(differences: Vector) -> float:
+def wilcoxon(differences: Vector) -> float:
+    """Return the p of Wilcoxon's signed-rank test of paired differences, two-sided."""
     if len(differences) < 2 or not differences.any():
         return 1.0
     from scipy import stats

@@ -52,7 +52,37 @@ def test_gpu() -> None:
     assert all("2 of 2 rounds as on the CPU" in line for line in lines[2:4])
 
 
-@pytest.mark.parametrize("script", ["similarity.py", "sketch.py", "subset.py", "fit.py", "gpu.py"])
+def test_combinations(tmp_path: Path) -> None:
+    """A second start computes nothing anew, and one with faults is another run."""
+    output = tmp_path / "results.jsonl"
+    options = ["--quick", "--workers", "1", "--tune", ".03,.3", "--output", str(output)]
+    options += ["--lines", "all,uniform,sketched-mean,power-of-choice,uniform/fedprox-.1"]
+    options += ["--line", 'name = "mine", strategy = "PNCS", combine = "mifa", queue_length = 4']
+    lines = run("combinations.py", *options)
+    names = {line.split("|")[1].strip() for line in lines[5:]}
+    assert names == {
+        "all",
+        "uniform",
+        "sketched-mean",
+        "power-of-choice",
+        "uniform/fedprox-.1",
+        "mine",
+    }
+    done = output.read_text("utf-8")
+    assert len(done.splitlines()) == 6 * (2 + 2)
+    output.write_text(done + done[:50], "utf-8")  # a line that was being written
+    assert run("combinations.py", *options)[3:] == lines[3:]
+    assert output.read_text("utf-8") == done
+    faults = ["--lose", "0.2", "--churn", "0.2", "--hostile", "0.1", "--attack", "false-sketch"]
+    faulty = run("combinations.py", *options, *faults)
+    assert len(faulty) == len(lines)
+    assert faulty[3:] != lines[3:]
+
+
+SCRIPTS = ["similarity.py", "sketch.py", "subset.py", "fit.py", "gpu.py", "combinations.py"]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_help_gives_examples(script: str) -> None:
     assert any(line.startswith(f"python benchmarks/{script}") for line in run(script, "--help"))
 

@@ -1,0 +1,295 @@
+"""A grid whose clients train all at once, so that a run of 1,000 clients takes a minute.
+
+The messages, the app with its mod, and the strategy are the product's. Only the steps of local SGD
+are computed for all clients that a round trains, by products of batches of matrices, where the
+model is a row of linear layers; the batches are those of each client's own training, so the weights
+are the same up to rounding. Other models train as they always do.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, Context, Error, Message
+from flwr.common.constant import ErrorCode
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from pncs_flower import protocol
+from pncs_flower.clients import pytorch, training
+from pncs_flower.clients.training import LocalTraining
+from pncs_flower.protocol import MARKER
+from pncs_flower.randomness import derive_seed, generator
+from pncs_flower.simulations.config import Agreeing, Config
+from pncs_flower.simulations.run.in_process import InProcessGrid
+from pncs_flower.simulations.task import empty_model, load_inputs
+from pncs_flower.strategies import SelectionRule
+from pncs_flower.strategies.record import RoundListener, RoundRecord
+
+# Inputs of one step that are computed at once: fits the processor's cache.
+_VALUES = 1 << 19
+_local_sgd = training.local_sgd
+_PERIOD = 5  # rounds for which a client stays or is away
+
+# What a hostile client's update is multiplied by before it is sketched, and once more when it is
+# delivered.
+ATTACKS = {
+    "flip": (-1.0, 1.0),
+    "large": (10.0, 1.0),
+    "large-flip": (-10.0, 1.0),
+    "false-sketch": (-1.0, -1.0),
+    "large-sketch": (10.0, 0.1),
+    "false-delivery": (1.0, -10.0),
+}
+
+
+class Clients(NamedTuple):
+    """The training examples of all clients, one client after the other."""
+
+    inputs: Tensor
+    labels: Tensor
+    ends: list[int]  # client k has the examples from ends[k] to ends[k + 1]
+
+    def of(self, client: int) -> tuple[Tensor, Tensor]:
+        own = slice(*self.ends[client : client + 2])
+        return self.inputs[own], self.labels[own]
+
+
+@lru_cache(maxsize=1)
+def _clients(agreeing: Agreeing, count: int) -> Clients:
+    inputs = load_inputs(agreeing.config)
+    parts = inputs.divide(agreeing.config, count)
+    ends = np.cumsum([0, *map(len, parts)]).tolist()
+    return Clients(*inputs.train_tensors(np.concatenate(parts)), ends)
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What goes wrong, the same for all lines with a seed: shares of deliveries and of clients."""
+
+    lose: float = 0.0  # deliveries that do not arrive
+    churn: float = 0.0  # clients that are away, for a few rounds each time
+    hostile: float = 0.0  # clients that attack in all rounds
+    attack: str = "flip"
+
+    def attackers(self, seed: int, clients: int) -> set[int]:
+        drawn = generator(seed, "hostile").permutation(clients)
+        return set(drawn[: round(self.hostile * clients)].tolist())
+
+    def away(self, seed: int, number: int, client: int) -> bool:
+        turn = generator(seed, "turn", client).integers(_PERIOD)
+        period = (number + int(turn)) // _PERIOD
+        return bool(generator(seed, "away", period, client).random() < self.churn)
+
+    def loses(self, seed: int, number: int, client: int) -> bool:
+        return bool(generator(seed, "lost", number, client).random() < self.lose)
+
+
+class BatchedGrid(InProcessGrid, RoundListener):
+    """Run simulated clients in the calling process; those that are asked together train together.
+
+    It must be among the listeners of its strategy, which tell it the round. A rule given as
+    ``everybody`` is to choose all clients that are there in each round.
+    """
+
+    everybody: SelectionRule | None = None
+
+    def __init__(self, config: Config, num_clients: int, faults: Faults = Faults()) -> None:
+        self._config, self._faults, self._round = config, faults, 1
+        self._examples = _clients(config.of_parts(), num_clients)
+        self._attackers = faults.attackers(config.seed, num_clients)
+        self._factors = ATTACKS[faults.attack]
+        self._asked: dict[int, int] = {}  # who may have to train, by the seed of its training
+        self._trained: dict[int, tuple[list[Tensor], float]] = {}
+        model = empty_model(config, load_inputs(config))
+        app = pytorch.pytorch_client(lambda context: model, self._own_examples)
+        super().__init__(app, num_clients, config.to_run_config())
+
+    def _own_examples(self, context: Context) -> tuple[Tensor, Tensor]:
+        return self._examples.of(int(context.node_config["partition-id"]))
+
+    def opened(self, record: RoundRecord, arrays: ArrayRecord) -> None:
+        self._round = record.round
+        if self.everybody is not None:
+            present = len(list(self.get_node_ids()))
+            object.__setattr__(self.everybody, "num_selected", present)
+
+    def get_node_ids(self) -> Iterable[int]:
+        if not self._faults.churn:
+            return super().get_node_ids()
+        seed, number = self._config.seed, self._round
+        return [
+            node
+            for node in super().get_node_ids()
+            if not self._faults.away(seed, number, self._client(node))
+        ]
+
+    def _client(self, node: int) -> int:
+        return int(self.contexts[node].node_config["partition-id"])
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        asked = [m for m in messages if m.metadata.message_type == "train" and _weights(m)]
+        if asked:
+            config = next(c for key, c in asked[0].content.config_records.items() if key != MARKER)
+            self._mu = float(config.get("proximal-mu", 0.0))
+            self._weights, self._trained = _weights(asked[0]), {}
+            if any(_weights(message) != self._weights for message in asked):
+                raise NotImplementedError("clients that train together start from other weights")
+            clients = [self._client(message.metadata.dst_node_id) for message in asked]
+            names = self._config.seed, "local training", int(config["server-round"])
+            self._asked = {derive_seed(*names, str(client)): client for client in clients}
+        with patch.object(training, "local_sgd", self._local_sgd):
+            return super().push_messages(messages)
+
+    def _local_sgd(
+        self, model: nn.Module, examples: Any, how: LocalTraining, seed: int, *rest: Any
+    ) -> float:
+        """Stand in for the function of this name: what it would leave in the model, and return."""
+        parameters = list(model.parameters())
+        before = [parameter.detach().clone() for parameter in parameters]
+        if _is_row_of_linear_layers(model):
+            if seed not in self._trained:
+                self._trained = self._train(before, how)
+            after, loss = self._trained.pop(seed)
+        elif self._mu:
+            raise NotImplementedError("the proximal term is for rows of linear layers alone")
+        else:
+            loss = _local_sgd(model, examples, how, seed, *rest)
+            after = [parameter.detach().clone() for parameter in parameters]
+        factor = self._factors[0] if self._asked[seed] in self._attackers else 1.0
+        with torch.no_grad():
+            for parameter, old, new in zip(parameters, before, after, strict=True):
+                parameter.copy_(new if factor == 1 else old + factor * (new - old))
+        return loss
+
+    def _train(self, before: list[Tensor], how: LocalTraining) -> dict[int, tuple[Any, float]]:
+        """Train all that were asked together, those of a size at once."""
+        trained = {}
+        ends = self._examples.ends
+        sizes = {seed: ends[client + 1] - ends[client] for seed, client in self._asked.items()}
+        inputs = self._examples.inputs.flatten(1)
+        waiting = sorted(sizes, key=lambda seed: -sizes[seed])
+        while waiting:
+            step = min(how.batch_size or sizes[waiting[0]], sizes[waiting[0]])
+            count = max(1, _VALUES // (step * inputs.shape[1]))
+            group, waiting = waiting[:count], waiting[count:]
+            batches = [
+                [ends[self._asked[seed]] + batch for batch in _batches(sizes[seed], how, seed)]
+                for seed in group
+            ]
+            found = train_together(before, inputs, self._examples.labels, batches, how.lr, self._mu)
+            trained |= dict(zip(group, found, strict=True))
+        return trained
+
+    def _handle(self, message: Message) -> Message:
+        marker = message.content.config_records.get(MARKER, {})
+        client = self._client(message.metadata.dst_node_id)
+        reply = super()._handle(message)
+        if marker.get("phase") != protocol.TRAIN or reply.has_error():
+            return reply
+        if self._faults.loses(self._config.seed, self._round, client):
+            return Message(Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE), reply_to=message)
+        if client in self._attackers:
+            for name, record in reply.content.array_records.items():
+                changed = {}
+                for key, array in record.items():
+                    old, new = self._weights[key].numpy(), array.numpy()
+                    changed[key] = Array((old + self._factors[1] * (new - old)).astype(new.dtype))
+                reply.content[name] = ArrayRecord(changed)
+        return reply
+
+
+def _weights(message: Message) -> ArrayRecord:
+    """Return the model in a message; empty if there is none."""
+    return next(iter(message.content.array_records.values()), ArrayRecord())
+
+
+def _is_row_of_linear_layers(model: nn.Module) -> bool:
+    """Return whether a model is made of linear layers with bias, and ReLU between them."""
+    leaves = [module for module in model.modules() if not list(module.children())]
+    steps = [module for module in leaves if not isinstance(module, nn.Flatten)]
+    return all(
+        isinstance(module, nn.ReLU) if place % 2 else _has_bias(module)
+        for place, module in enumerate(steps)
+    ) and bool(len(steps) % 2)
+
+
+def _has_bias(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear) and module.bias is not None
+
+
+def _batches(size: int, how: LocalTraining, seed: int) -> Iterator[Tensor]:
+    """Yield the batches of a client's training, in the order of `training.local_sgd`."""
+    order = torch.Generator().manual_seed(seed)
+    for _ in range(how.local_epochs):
+        if not 0 < how.batch_size < size:
+            yield torch.arange(size)
+        else:
+            yield from torch.randperm(size, generator=order).split(how.batch_size)
+
+
+@torch.no_grad()
+def train_together(
+    before: list[Tensor],
+    inputs: Tensor,
+    labels: Tensor,
+    batches: list[list[Tensor]],
+    lr: float,
+    mu: float = 0.0,
+) -> list[tuple[list[Tensor], float]]:
+    """Train a row of linear layers by SGD, for each client on its own batches.
+
+    Parameters
+    ----------
+    before : list of Tensor
+        Weight (outputs, inputs) and bias (outputs,) of each layer.
+    inputs, labels : Tensor
+        The examples, (N, inputs) and (N,).
+    batches : list of list of Tensor
+        The places of each step's examples, for each client; no client has more steps than the one
+        before it.
+    lr, mu : float
+        The rate, and the weight of FedProx's proximal term.
+
+    Returns
+    -------
+    list of (list of Tensor, float)
+        The weights and biases of each client after its training, and its mean loss.
+    """
+    clients = len(batches)
+    all_after = [values.expand(clients, *values.shape).clone() for values in before]
+    total = torch.zeros(clients)
+    for step in range(len(batches[0])):
+        now = [own[step] for own in batches if step < len(own)]
+        sizes = torch.tensor([len(batch) for batch in now])
+        places = pad_sequence(now, batch_first=True)
+        share = (torch.arange(places.shape[1]) < sizes[:, None]) / sizes[:, None]
+        after = [values[: len(now)] for values in all_after]
+        layers = list(zip(after[::2], after[1::2], strict=True))
+        given = [inputs[places.flatten()].view(*places.shape, -1)]
+        for weight, bias in layers:
+            outputs = torch.baddbmm(bias[:, None], given[-1], weight.mT)
+            given.append(outputs.relu_() if weight is not after[-2] else outputs)
+        logs = torch.log_softmax(given.pop(), 2)
+        answers = labels[places][:, :, None]
+        total[: len(now)] -= (logs.gather(2, answers)[:, :, 0] * share).sum(1) * sizes
+        change = logs.exp_()
+        change.scatter_add_(2, answers, torch.full_like(answers, -1, dtype=change.dtype))
+        change *= share[:, :, None]
+        for place, (weight, bias) in reversed(list(enumerate(layers))):
+            below = torch.bmm(change, weight) * (given[place] > 0) if place else change
+            if mu:
+                weight.lerp_(before[2 * place].expand_as(weight), lr * mu)
+                bias.lerp_(before[2 * place + 1].expand_as(bias), lr * mu)
+            weight.baddbmm_(change.mT, given[place], alpha=-lr)
+            bias.sub_(change.sum(1), alpha=lr)
+            change = below
+    return [
+        ([values[client] for values in all_after], float(total[client]) / sum(map(len, own)))
+        for client, own in enumerate(batches)
+    ]
