@@ -17,6 +17,7 @@ from ..combination import Change, Delivery
 from ..combinations import Mean, parse_combination
 from ..combinations.store import norm
 from ..errors import named
+from ..kept_arrays import FOLDER
 from ..options import SelectionOptions
 from ..replies.aggregation import check_averages
 from ..replies.vectors import Vectors
@@ -36,7 +37,7 @@ class Combiner:
         self.request = self.combination.request(rule.request)
         if not self.averages:
             check_averages(base, f"combine is {self._given!r}", 'combine="mean"')
-        self.combination.begin(folder and folder / "updates")
+        self.combination.begin(folder and folder / FOLDER)
         keys = [getattr(strategy, "weighted_by_key", None) for strategy in unwrap(base)]
         self._by_examples = NUM_EXAMPLES in keys
         self._clip_norm = options.clip_norm
