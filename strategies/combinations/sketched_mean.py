@@ -104,7 +104,7 @@ class SketchedFit(Combination):
         # Each client's last sketch stands in for it, and the mean change of those that were asked
         # now for the change of all: SAGA's estimate (A. Defazio, F. Bach, S. Lacoste-Julien,
         # 2014), of no bias if they are drawn at random. Of those unknown, the last is 0.
-        fresh = shortened_to_median(np.stack([*sketches.values()]), _LONGEST)
+        fresh = np.stack([*_shortened(sketches).values()])
         asked = np.array([shares[client] for client in sketches])
         asked /= asked.sum()
         if len(sketches) == len(shares):
@@ -142,7 +142,7 @@ class SketchedFit(Combination):
     def keep(self, delivery: Delivery, change: Change) -> list[str]:
         """Store the fresh updates, and what is left over."""
         self._left, fresh = change.memory
-        self._last |= {**delivery.sketches, **fresh}
+        self._last |= {**_shortened(delivery.sketches), **fresh}
         return self._updates.take(delivery.now.number, delivery.updates, fresh)
 
     def forget(self, client: str) -> None:
@@ -158,3 +158,9 @@ class SketchedFit(Combination):
         """Take up what `state` returned."""
         self._updates.restore(state["updates"])
         self._left, self._last = state["left"], dict(state["last"])
+
+
+def _shortened(sketches: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return sketches none of which is much longer than most: what a false one can weigh."""
+    rows = shortened_to_median(np.stack([*sketches.values()]), _LONGEST)
+    return dict(zip(sketches, rows, strict=True))
