@@ -6,21 +6,32 @@ model is a row of linear layers; the batches are those of each client's own trai
 are the same up to rounding. Other models train as they always do.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unittest.mock import patch
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, Context, Error, Message
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.common.constant import ErrorCode
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from pncs_flower import protocol
-from pncs_flower.clients import pytorch, training
+from pncs_flower.clients.pytorch import pytorch_client
+from pncs_flower.clients.summary import summary_mod
 from pncs_flower.clients.training import LocalTraining
 from pncs_flower.protocol import MARKER
 from pncs_flower.randomness import derive_seed, generator
@@ -32,7 +43,7 @@ from pncs_flower.strategies.record import RoundListener, RoundRecord
 
 # Inputs of one step that are computed at once: fits the processor's cache.
 _VALUES = 1 << 19
-_local_sgd = training.local_sgd
+_numpy = Array.numpy
 _PERIOD = 5  # rounds for which a client stays or is away
 
 # What a hostile client's update is multiplied by before it is sketched, and once more when it is
@@ -103,11 +114,12 @@ class BatchedGrid(InProcessGrid, RoundListener):
         self._examples = _clients(config.of_parts(), num_clients)
         self._attackers = faults.attackers(config.seed, num_clients)
         self._factors = ATTACKS[faults.attack]
-        self._asked: dict[int, int] = {}  # who may have to train, by the seed of its training
-        self._trained: dict[int, tuple[list[Tensor], float]] = {}
+        self._asked: list[int] = []  # the clients that may have to train
+        self._trained: dict[int, tuple[list[np.ndarray], float]] = {}
         model = empty_model(config, load_inputs(config))
-        app = pytorch.pytorch_client(lambda context: model, self._own_examples)
-        super().__init__(app, num_clients, config.to_run_config())
+        self._is_row = _is_row_of_linear_layers(model)
+        self._own_app = pytorch_client(lambda context: model, self._own_examples)
+        super().__init__(self._app_of_all, num_clients, config.to_run_config())  # type: ignore
 
     def _own_examples(self, context: Context) -> tuple[Tensor, Tensor]:
         return self._examples.of(int(context.node_config["partition-id"]))
@@ -135,56 +147,70 @@ class BatchedGrid(InProcessGrid, RoundListener):
         messages = list(messages)
         asked = [m for m in messages if m.metadata.message_type == "train" and _weights(m)]
         if asked:
-            config = next(c for key, c in asked[0].content.config_records.items() if key != MARKER)
-            self._mu = float(config.get("proximal-mu", 0.0))
             self._weights, self._trained = _weights(asked[0]), {}
             if any(_weights(message) != self._weights for message in asked):
                 raise NotImplementedError("clients that train together start from other weights")
-            clients = [self._client(message.metadata.dst_node_id) for message in asked]
-            names = self._config.seed, "local training", int(config["server-round"])
-            self._asked = {derive_seed(*names, str(client)): client for client in clients}
-        with patch.object(training, "local_sgd", self._local_sgd):
+            self._asked = [self._client(message.metadata.dst_node_id) for message in asked]
+        with patch.object(Array, "numpy", _read):
             return super().push_messages(messages)
 
-    def _local_sgd(
-        self, model: nn.Module, examples: Any, how: LocalTraining, seed: int, *rest: Any
-    ) -> float:
-        """Stand in for the function of this name: what it would leave in the model, and return."""
-        parameters = list(model.parameters())
-        before = [parameter.detach().clone() for parameter in parameters]
-        if _is_row_of_linear_layers(model):
-            if seed not in self._trained:
-                self._trained = self._train(before, how)
-            after, loss = self._trained.pop(seed)
-        elif self._mu:
-            raise NotImplementedError("the proximal term is for rows of linear layers alone")
-        else:
-            loss = _local_sgd(model, examples, how, seed, *rest)
-            after = [parameter.detach().clone() for parameter in parameters]
-        factor = self._factors[0] if self._asked[seed] in self._attackers else 1.0
-        with torch.no_grad():
-            for parameter, old, new in zip(parameters, before, after, strict=True):
-                parameter.copy_(new if factor == 1 else old + factor * (new - old))
-        return loss
+    def _app_of_all(self, message: Message, context: Context) -> Message:
+        """Answer as the client's app does; only its training is replaced."""
+        marker = message.content.config_records.get(MARKER, {})
+        if marker.get("kind") == "update" or marker.get("phase") == protocol.TRAIN:
+            return summary_mod(message, context, self._train)
+        return self._own_app(message, context)
 
-    def _train(self, before: list[Tensor], how: LocalTraining) -> dict[int, tuple[Any, float]]:
+    def _train(self, message: Message, context: Context) -> Message:
+        client = int(context.node_config["partition-id"])
+        config = next(iter(message.content.config_records.values()))
+        if not self._is_row:
+            if "proximal-mu" in config:
+                raise NotImplementedError("the proximal term is for rows of linear layers alone")
+            reply = self._own_app(message, context)
+        else:
+            if client not in self._trained:
+                self._train_all(config, LocalTraining.from_context(context))
+            values, loss = self._trained.pop(client)
+            size = len(self._examples.of(client)[1])
+            metrics = {protocol.NUM_EXAMPLES: size, "uniform-weight": 1.0, "train-loss": loss}
+            arrays = dict(zip(self._weights, map(Array, values), strict=True))
+            content = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord(metrics)}
+            reply = Message(RecordDict(content), reply_to=message)
+        if client in self._attackers:
+            self._multiply(reply, self._factors[0])
+        return reply
+
+    def _multiply(self, reply: Message, factor: float) -> None:
+        """Multiply the update in a reply."""
+        for name, record in reply.content.array_records.items():
+            changed = {}
+            for key, array in record.items():
+                old, new = self._weights[key].numpy(), array.numpy()
+                changed[key] = Array((old + factor * (new - old)).astype(new.dtype))
+            reply.content[name] = ArrayRecord(changed)
+
+    def _train_all(self, config: ConfigRecord, how: LocalTraining) -> None:
         """Train all that were asked together, those of a size at once."""
-        trained = {}
-        ends = self._examples.ends
-        sizes = {seed: ends[client + 1] - ends[client] for seed, client in self._asked.items()}
-        inputs = self._examples.inputs.flatten(1)
-        waiting = sorted(sizes, key=lambda seed: -sizes[seed])
+        before = [torch.from_numpy(array.numpy()) for array in self._weights.values()]
+        mu = float(config.get("proximal-mu", 0.0))
+        names = self._config.seed, "local training", int(config["server-round"])
+        ends, inputs = self._examples.ends, self._examples.inputs.flatten(1)
+        sizes = {client: ends[client + 1] - ends[client] for client in self._asked}
+        waiting = sorted(sizes, key=lambda client: -sizes[client])
         while waiting:
             step = min(how.batch_size or sizes[waiting[0]], sizes[waiting[0]])
             count = max(1, _VALUES // (step * inputs.shape[1]))
             group, waiting = waiting[:count], waiting[count:]
             batches = [
-                [ends[self._asked[seed]] + batch for batch in _batches(sizes[seed], how, seed)]
-                for seed in group
+                [
+                    ends[client] + batch
+                    for batch in _batches(sizes[client], how, derive_seed(*names, str(client)))
+                ]
+                for client in group
             ]
-            found = train_together(before, inputs, self._examples.labels, batches, how.lr, self._mu)
-            trained |= dict(zip(group, found, strict=True))
-        return trained
+            found = train_together(before, inputs, self._examples.labels, batches, how.lr, mu)
+            self._trained |= dict(zip(group, found, strict=True))
 
     def _handle(self, message: Message) -> Message:
         marker = message.content.config_records.get(MARKER, {})
@@ -195,13 +221,17 @@ class BatchedGrid(InProcessGrid, RoundListener):
         if self._faults.loses(self._config.seed, self._round, client):
             return Message(Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE), reply_to=message)
         if client in self._attackers:
-            for name, record in reply.content.array_records.items():
-                changed = {}
-                for key, array in record.items():
-                    old, new = self._weights[key].numpy(), array.numpy()
-                    changed[key] = Array((old + self._factors[1] * (new - old)).astype(new.dtype))
-                reply.content[name] = ArrayRecord(changed)
+            self._multiply(reply, self._factors[1])
         return reply
+
+
+def _read(array: Array) -> np.ndarray:
+    """Return what `Array.numpy` does, without the time that parsing a header takes."""
+    if b"'fortran_order': False" not in array.data[:128]:
+        return _numpy(array)
+    size = math.prod(array.shape) * np.dtype(array.dtype).itemsize
+    values = np.frombuffer(array.data, array.dtype, offset=len(array.data) - size)
+    return values.reshape(array.shape).copy()
 
 
 def _weights(message: Message) -> ArrayRecord:
@@ -241,7 +271,7 @@ def train_together(
     batches: list[list[Tensor]],
     lr: float,
     mu: float = 0.0,
-) -> list[tuple[list[Tensor], float]]:
+) -> list[tuple[list[np.ndarray], float]]:
     """Train a row of linear layers by SGD, for each client on its own batches.
 
     Parameters
@@ -258,7 +288,7 @@ def train_together(
 
     Returns
     -------
-    list of (list of Tensor, float)
+    list of (list of array, float)
         The weights and biases of each client after its training, and its mean loss.
     """
     clients = len(batches)
@@ -290,6 +320,9 @@ def train_together(
             bias.sub_(change.sum(1), alpha=lr)
             change = below
     return [
-        ([values[client] for values in all_after], float(total[client]) / sum(map(len, own)))
+        (
+            [values[client].numpy() for values in all_after],
+            float(total[client]) / sum(map(len, own)),
+        )
         for client, own in enumerate(batches)
     ]

@@ -56,7 +56,7 @@ def test_combinations(tmp_path: Path) -> None:
     """A second start computes nothing anew, and one with faults is another run."""
     output = tmp_path / "results.jsonl"
     options = ["--quick", "--workers", "1", "--tune", ".03,.3", "--output", str(output)]
-    options += ["--lines", "all,uniform,sketched-mean,power-of-choice,uniform/fedprox-.1"]
+    options += ["--lines", "all,uniform,sketched-mean,uniform/fedprox-.1"]
     options += ["--line", 'name = "mine", strategy = "PNCS", combine = "mifa", queue_length = 4']
     lines = run("combinations.py", *options)
     names = {line.split("|")[1].strip() for line in lines[5:]}
@@ -64,12 +64,11 @@ def test_combinations(tmp_path: Path) -> None:
         "all",
         "uniform",
         "sketched-mean",
-        "power-of-choice",
         "uniform/fedprox-.1",
         "mine",
     }
     done = output.read_text("utf-8")
-    assert len(done.splitlines()) == 6 * (2 + 2)
+    assert len(done.splitlines()) == 5 * (2 + 2)
     output.write_text(done + done[:50], "utf-8")  # a line that was being written
     assert run("combinations.py", *options)[3:] == lines[3:]
     assert output.read_text("utf-8") == done
