@@ -39,6 +39,11 @@ RUNS = {
     "divfl": ["rule.summary=gradient", "rule.sketch=layers"],
     "oort": [],
     "gradient-norm": ["partition=dirichlet"],
+    "sketched-mean": ["rule.sketch=count:32"],
+    "sketched-mean-candidates": ["rule.candidates=5", "combine=sketched-mean:store=4"],
+    "pncs-sketched-mean": ["combine=sketched-mean:dtype=float16"],
+    "uniform-fedvarp": ["combine=fedvarp"],
+    "uniform-mifa": ["combine=mifa:store=6"],
 }
 SWEEP = """
 title = "Digests"

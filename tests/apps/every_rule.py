@@ -26,6 +26,7 @@ from pncs_flower.strategies import (
     PowerOfChoice,
     RoundRobin,
     SelectionStrategy,
+    SketchedMean,
     UniformSelection,
 )
 from pncs_flower.strategies.resume.snapshot import Encoder
@@ -49,6 +50,12 @@ STRATEGIES = {
     "Oort": lambda base, **o: Oort(base, explored_share=0.5, **o),
     "Uniform": UniformSelection,
     "RoundRobin": RoundRobin,
+    "SketchedMean": SketchedMean,
+    "SketchedMean, some asked": lambda base, **o: SketchedMean(base, candidates=4, **o),
+    "PNCS, sketched mean": lambda base, **o: PNCS(base, combine="sketched-mean:store=5", **o),
+    "RoundRobin, FedVARP": lambda base, **o: RoundRobin(base, combine="fedvarp", **o),
+    "Oort, FedStale": lambda base, **o: Oort(base, combine="surrogates:0.5,dtype=float16", **o),
+    "Uniform, MIFA": lambda base, **o: UniformSelection(base, combine="mifa:6", **o),
 }
 
 
