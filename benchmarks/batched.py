@@ -1,4 +1,4 @@
-"""A grid whose clients train all at once, so that a run of 1,000 clients takes a minute.
+"""A grid whose clients train all at once, so that a run of 1,000 clients takes a minute or two.
 
 The messages, the app with its mod, and the strategy are the product's. Only the steps of local SGD
 are computed for all clients that a round trains, by products of batches of matrices, where the

@@ -119,7 +119,7 @@ def _test_examples(agreeing: Agreeing) -> tuple[Tensor, Tensor]:
 
 
 def run_cell(cell: dict[str, Any]) -> dict[str, Any]:
-    """Train once; return the cell with the accuracy after each round, bytes and seconds."""
+    """Train once; return the cell with the accuracy after each round, bytes up and CPU seconds."""
     torch.set_num_threads(1)
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     config = Config.from_run_config(default_run_config() | cell["settings"])
@@ -228,7 +228,7 @@ def table(by_line: dict[str, list[dict[str, Any]]], against: str) -> list[str]:
         else {}
     )
     corrected = dict(zip(tests, holm(list(tests.values())), strict=True))
-    titles = ["line", "rate", *columns, f"{against} less this", "p, Holm", "MB up", "s a run"]
+    titles = ["line", "rate", *columns, f"{against} less this", "p, Holm", "MB up", "CPU s a run"]
     lines = [f"| {' | '.join(titles)} |", f"|{' --- |' * len(titles)}"]
     for name in sorted(by_line, key=lambda name: -last[name].mean()):
         results = by_line[name]
@@ -360,7 +360,7 @@ def main() -> None:
         by_line.setdefault(result["name"], []).append(result)
     said += [f"seeds 0 to {options.seeds - 1}", "± half of the 95% interval"]
     said.append("in brackets the way from uniform to all")
-    print(f"`{shlex.join(['python', *sys.argv])}`, {time.strftime('%Y-%m-%d')}, {machine()}; ")
+    print(f"`{shlex.join(['python', *sys.argv])}`, {time.strftime('%Y-%m-%d')}, {machine()};")
     print(f"{'; '.join(said)}\n")
     print("\n".join(table(by_line, options.against)))
 
