@@ -30,6 +30,8 @@ class SketchFit:
         Weight λ of the penalties.
     bound : float (default: inf)
         Largest magnitude of a coefficient, above 0.
+    longest : float (default: inf)
+        Norm of an update above which its prior is less, in proportion.
 
     Raises
     ------
@@ -44,13 +46,14 @@ class SketchFit:
         *,
         ridge: float = 0.01,
         bound: float = np.inf,
+        longest: float = np.inf,
     ) -> None:
         self.target = _checked("target", target, (np.size(target),))
         self.weights = weights
-        self.ridge, self.bound = ridge, bound
+        self.ridge, self.bound, self.longest = ridge, bound, longest
         self.owners: tuple[str, ...] = ()
         self.columns = np.zeros((0, len(self.target)))
-        self._penalties = np.zeros(0)
+        self._squares = np.zeros(0)
         self._gram = np.zeros((0, 0))
 
     def with_columns(
@@ -83,22 +86,25 @@ class SketchFit:
         if squared_norms is None:
             squared_norms = np.diagonal(other._gram)[old:]
         squares = _checked("squared norms", squared_norms, shape[:1])
-        other._penalties = np.concatenate([self._penalties, self.ridge * squares])
+        other._squares = np.concatenate([self._squares, squares])
         return other
 
     @property
     def prior(self) -> np.ndarray:
-        """Weights of each client's newest column, of sum 1, and 0 for older ones; shape (n,)."""
+        """Weights of each client's newest column, 0 for older ones; shape (n,), sum at most 1."""
         prior = np.zeros(len(self.owners))
         for owner, newest in {owner: at for at, owner in enumerate(self.owners)}.items():
             prior[newest] = self.weights.get(owner, 0.0)
-        total = prior.sum()
+        total, norms = prior.sum(), np.sqrt(self._squares)
+        long = norms > self.longest
+        prior[long] *= self.longest / norms[long]
         return prior / total if total > 0 else prior
 
     def coefficients(self) -> np.ndarray:
         """Return c of least |t - Σ c_j a_j|^2 + λ Σ |v_j|^2 (c_j - prior_j)^2; shape (n,)."""
         projections = _product(self.columns, self.target)
-        return ridge_fit(self._gram, projections, self.prior, self._penalties, self.bound)
+        penalties = self.ridge * self._squares
+        return ridge_fit(self._gram, projections, self.prior, penalties, self.bound)
 
     def residual(self, coefficients: np.ndarray) -> np.ndarray:
         """Return t - Σ c_j a_j, shape (r,)."""
@@ -177,12 +183,16 @@ def shortened_to_median(sketches: np.ndarray, factor: float) -> np.ndarray:
     What a lie in a sketch can weigh is bounded so; the other rows are as they were.
     """
     rows = np.array(sketches, dtype=np.float64)
-    norms = _norms(rows)
-    if norms.any():
-        limit = factor * np.median(norms[norms > 0])
-        long = norms > limit
-        rows[long] *= (limit / norms[long])[:, None]
+    norms, limit = _norms(rows), factor * median_norm(rows)
+    long = norms > limit
+    rows[long] *= (limit / norms[long])[:, None]
     return rows
+
+
+def median_norm(sketches: np.ndarray) -> float:
+    """Return the median of the norms above 0 of rows (K, r), or infinity if there is none."""
+    norms = _norms(np.asarray(sketches, dtype=np.float64))
+    return float(np.median(norms[norms > 0])) if norms.any() else np.inf
 
 
 def _checked(name: str, values: Any, shape: tuple[int, ...]) -> np.ndarray:

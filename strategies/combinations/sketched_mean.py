@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from pncs_flower.fit import SketchFit, shortened_to_median
+from pncs_flower.fit import SketchFit, median_norm, shortened_to_median
 from pncs_flower.layers import ALL_LAYERS
 from pncs_flower.protocol import SummaryRequest
 from pncs_flower.sketches.kinds import parse_sketch
@@ -89,11 +89,13 @@ class SketchedFit(Combination):
         """Return the mean of all sketches, to be fitted by those of the stored updates."""
         if not sketches:
             return None
-        target = self._mean(shares, sketches)
+        rows = shortened_to_median(np.stack([*sketches.values()]), _LONGEST)
+        target = self._mean(shares, dict(zip(sketches, rows, strict=True)))
         if len(self._left):
             target = target + self._left
-        stored = self._updates.entries
-        return SketchFit(target, shares, ridge=_RIDGE, bound=self.bound).with_columns(
+        stored, longest = self._updates.entries, _LONGEST * median_norm(rows)
+        fit = SketchFit(target, shares, ridge=_RIDGE, bound=self.bound, longest=longest)
+        return fit.with_columns(
             [update.client for update in stored],
             np.array([update.sketch for update in stored]),
             np.array([update.norm**2 for update in stored]),
@@ -104,7 +106,7 @@ class SketchedFit(Combination):
         # Each client's last sketch stands in for it, and the mean change of those that were asked
         # now for the change of all: SAGA's estimate (A. Defazio, F. Bach, S. Lacoste-Julien,
         # 2014), of no bias if they are drawn at random. Of those unknown, the last is 0.
-        fresh = np.stack([*_shortened(sketches).values()])
+        fresh = np.stack([*sketches.values()])
         asked = np.array([shares[client] for client in sketches])
         asked /= asked.sum()
         if len(sketches) == len(shares):
@@ -141,14 +143,18 @@ class SketchedFit(Combination):
 
     def keep(self, delivery: Delivery, change: Change) -> list[str]:
         """Store the fresh updates, and what is left over."""
-        self._left, fresh = change.memory
-        self._last |= {**_shortened(delivery.sketches), **fresh}
+        # A lie that no update fits would else add up without an end.
+        left, fresh = change.memory
+        sketches = {**delivery.sketches, **fresh}
+        *rows, self._left = shortened_to_median(np.stack([*sketches.values(), left]), _LONGEST)
+        self._last |= zip(sketches, rows, strict=True)
         return self._updates.take(delivery.now.number, delivery.updates, fresh)
 
     def forget(self, client: str) -> None:
-        """Drop a client's updates and its last sketch."""
+        """Drop a client's updates and its last sketch, and what is left over, partly its own."""
         self._updates.forget(client)
         self._last.pop(client, None)
+        self._left = np.zeros(0)
 
     def state(self) -> dict[str, Any]:
         """Return what is stored, left over and last known of each client."""
@@ -158,9 +164,3 @@ class SketchedFit(Combination):
         """Take up what `state` returned."""
         self._updates.restore(state["updates"])
         self._left, self._last = state["left"], dict(state["last"])
-
-
-def _shortened(sketches: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return sketches none of which is much longer than most: what a false one can weigh."""
-    rows = shortened_to_median(np.stack([*sketches.values()]), _LONGEST)
-    return dict(zip(sketches, rows, strict=True))

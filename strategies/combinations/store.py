@@ -128,8 +128,10 @@ class UpdateStore:
     def add(
         self, client: str, round: int, values: np.ndarray, sketch: np.ndarray | None = None
     ) -> str:
-        """Keep an update, a copy of finite values; to keep a client's newest only, `forget` first.
+        """Keep an update of finite values; to keep a client's newest only, `forget` first.
 
+        An array that is in memory already in the store's dtype is kept itself, without a copy, and
+        cannot be changed from then on.
         What is returned is empty, or says that no file could be written: the update is then in
         memory, and a checkpoint holds it itself.
         """
@@ -137,7 +139,8 @@ class UpdateStore:
         exponent, kept, place, problem = 0, None, None, ""
         if self._dtype == np.float16:
             exponent = math.frexp(np.abs(values).max(initial=0))[1] - _FLOAT16_TOP
-        stored = (np.ldexp(values, -exponent) if exponent else values).astype(self._dtype)
+        stored = np.ldexp(values, -exponent) if exponent else values
+        stored = stored.astype(self._dtype, copy=False)
         stored.flags.writeable = False
         if self.entries and self.entries[0].num_bytes != stored.nbytes:
             raise ValueError(

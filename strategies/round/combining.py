@@ -72,6 +72,8 @@ class Combiner:
     ) -> tuple[Delivery, Change] | None:
         """Put the combined change into all updates, in place, as if each client had made it."""
         # The mean that the base strategy takes is then this change, whatever it does afterwards.
+        for client in round.liars:
+            self.forget(client)
         if self.averages or not contents:
             return None
         now, vectors = round.plan.now, Vectors(round.model.weights)

@@ -43,6 +43,15 @@ def test_fit() -> None:
     ]
 
 
+def test_combination_cost() -> None:
+    sizes = ["--clients", "20", "--selected", "3", "--stored", "5", "--values", "1000"]
+    rows = [line.split() for line in run("combination_cost.py", *sizes)[2:]]
+    steps = [row[2] for row in rows]
+    assert len(steps) == 4 * len(set(steps))
+    assert {"choosing", "verifying", "combining", "FedAvg", "mean", "storing"} < set(steps)
+    assert all(float(row[3]) > 0 for row in rows)
+
+
 def test_gpu() -> None:
     """The whole script, on the CPU."""
     pytest.importorskip("torchvision", reason="needs pncs-flower[simulation]")
@@ -78,7 +87,15 @@ def test_combinations(tmp_path: Path) -> None:
     assert faulty[3:] != lines[3:]
 
 
-SCRIPTS = ["similarity.py", "sketch.py", "subset.py", "fit.py", "gpu.py", "combinations.py"]
+SCRIPTS = [
+    "similarity.py",
+    "sketch.py",
+    "subset.py",
+    "fit.py",
+    "gpu.py",
+    "combination_cost.py",
+    "combinations.py",
+]
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -10,7 +10,7 @@ import pytest
 from scipy.optimize import lsq_linear
 
 import pncs_flower.fit as fit_module
-from pncs_flower.fit import SketchFit, ridge_fit, shortened_to_median
+from pncs_flower.fit import SketchFit, median_norm, ridge_fit, shortened_to_median
 
 RIDGE = 0.01
 
@@ -237,6 +237,15 @@ def test_prior_is_that_of_the_newest_column_of_each_client() -> None:
     )
 
 
+def test_a_long_update_counts_by_its_prior_no_more_than_the_longest() -> None:
+    fit = SketchFit(np.ones(2), dict.fromkeys("abcd", 1.0), ridge=0.25, longest=3.0)
+    fit = fit.with_columns("abcd", np.zeros((4, 2)), [9.0, 36.0, 9e12, 0.0])
+    np.testing.assert_allclose(fit.prior, [0.25, 0.125, 0.25e-6, 0.25])
+    np.testing.assert_array_equal(fit.coefficients(), fit.prior)
+    fit = SketchFit(np.ones(2), {"a": 1.0}, ridge=0.0, longest=3.0)  # nor without a penalty
+    assert fit.with_columns("a", np.ones((1, 2)), [36.0]).prior == 0.5
+
+
 def test_columns_one_by_one_or_at_once() -> None:
     columns, target, *_ = example(3, 12, 9)
     names = [str(number % 5) for number in range(12)]
@@ -298,6 +307,11 @@ def test_float32_is_taken_as_it_is() -> None:
     rows = columns[::-1] * np.float32(3)
     names = list("jklmnopqr")
     assert wide.pursue(names, rows.astype(np.float64), 5) == narrow.pursue(names, rows, 5)
+
+
+def test_median_is_that_of_norms_above_zero() -> None:
+    assert median_norm(np.array([[0, 0], [3, 4], [0, 1], [0, 0], [0, 2]])) == 2
+    assert median_norm(np.zeros((2, 3))) == median_norm(np.zeros((0, 3))) == np.inf
 
 
 def test_long_rows_are_shortened() -> None:
