@@ -144,8 +144,8 @@ def report(size: int, kind: str, folder: Path, options: argparse.Namespace) -> N
         held = extra_megabytes(lambda: taken.append(seconds(steps["storing"], repeats=1)))
         rows["storing"] = taken[0], held
     for name, (time, megabytes) in rows.items():
-        ratio = time / rows["mean"][0]
-        print(f"{size:>10} {kind:<10} {name:<12} {time * 1e3:>9.3f} {ratio:>6.2f} {megabytes:>6.0f}")
+        times = f"{time * 1e3:>9.3f} {time / rows['mean'][0]:>6.2f}"
+        print(f"{size:>10} {kind:<10} {name:<12} {times} {megabytes:>6.0f}")
 
 
 def reply(arrays: ArrayRecord, random: np.random.Generator) -> Message:

@@ -143,11 +143,13 @@ class SketchedFit(Combination):
 
     def keep(self, delivery: Delivery, change: Change) -> list[str]:
         """Store the fresh updates, and what is left over."""
-        # A lie that no update fits would else add up without an end.
+        # A lie that no update fits would else add up without an end. Copies, as each view of the
+        # rows would keep all of them.
         left, fresh = change.memory
         sketches = {**delivery.sketches, **fresh}
-        *rows, self._left = shortened_to_median(np.stack([*sketches.values(), left]), _LONGEST)
-        self._last |= zip(sketches, rows, strict=True)
+        rows = shortened_to_median(np.stack([*sketches.values(), left]), _LONGEST)
+        *last, self._left = map(np.copy, rows)
+        self._last |= zip(sketches, last, strict=True)
         return self._updates.take(delivery.now.number, delivery.updates, fresh)
 
     def forget(self, client: str) -> None:
