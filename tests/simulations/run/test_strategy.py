@@ -45,6 +45,37 @@ def test_settings_reach_the_rule(settings: dict[str, Any], record: str) -> None:
     assert record in str(build(**settings).rule)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "combine", "expected"),
+    [
+        ("pncs", "", "mean"),
+        ("sketched-mean", "", "sketched-mean"),
+        ("sketched-mean", "sketched-mean:store=5,dtype=float16", None),
+        ("uniform", "mifa:store=2GB", None),
+        ("pncs", "surrogates:0.5", None),
+    ],
+)
+def test_the_combination_is_that_of_the_setting(
+    strategy: str, combine: str, expected: str | None
+) -> None:
+    built = build(strategy=strategy, combine=combine)
+    assert built.options.combine == (combine if expected is None else expected)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "combine", "reason"),
+    [
+        ("pncs", "fedvrap", "did you mean 'fedvarp'"),
+        ("uniform", "sketched-mean", 'or combine="fedvarp", which needs no sketches'),
+        ("sketched-mean", "mean", "use combine='sketched-mean'"),
+        ("pncs", "surrogates:2", "beta is 2, but must be a share"),
+    ],
+)
+def test_a_combination_that_cannot_be_is_told(strategy: str, combine: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        build(strategy=strategy, combine=combine)
+
+
 def test_ray_has_more_than_a_minute_to_start() -> None:
     assert build().options.wait_timeout > 60
 
