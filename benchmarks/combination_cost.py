@@ -88,8 +88,9 @@ def report(size: int, kind: str, folder: Path, options: argparse.Namespace) -> N
 
     updates = read()
     sketches |= sketched(NUMBER)
-    now = Round(NUMBER, 0, len(chosen), clients, dict.fromkeys(clients, 0), {}, clients)
-    delivery = Delivery(now, updates, shares, sketches)
+    turns = dict.fromkeys(clients, 0)
+    now = Round(NUMBER, 0, len(chosen), clients, turns, {}, clients, shares=shares)
+    delivery = Delivery(now, updates, sketches)
     check = SketchCheck(
         REQUEST, {c: {ALL_LAYERS: s} for c, s in sketches.items()}, sketches, 0, NUMBER
     )
@@ -100,7 +101,7 @@ def report(size: int, kind: str, folder: Path, options: argparse.Namespace) -> N
             owner = clients[number % len(clients)]
             combination._updates.take(BEFORE, {owner: update}, {owner: made})
         change = combination.combine(delivery)
-        fit = combination.fit(now, shares, sketches)
+        fit = combination.fit(now, sketches)
         assert change is not None
         assert fit is not None
         fitted = fit.with_columns(updates, np.stack([*sketched(NUMBER).values()]))
@@ -108,7 +109,7 @@ def report(size: int, kind: str, folder: Path, options: argparse.Namespace) -> N
         coefficients = fitted.coefficients()
 
         def choose() -> None:
-            made = combination.fit(now, shares, sketches)
+            made = combination.fit(now, sketches)
             assert made is not None
             made.pursue(clients, np.stack([*sketches.values()]), len(chosen))
 

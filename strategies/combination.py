@@ -27,19 +27,17 @@ class Delivery:
     Attributes
     ----------
     now : Round
-        The round as the rule saw it.
+        The round as the rule saw it, with the ``shares`` that are known by now; those whose sketch
+        was found to be false have none.
     updates : mapping of str to array
         The update of each client that delivered one: weights before minus weights after, in one
         vector, float32, shape (P,).
-    shares : mapping of str to float
-        The weight of each client that takes part (``now.clients``) in the mean of all; sum 1.
     sketches : mapping of str to array
         What each client that was asked sent of its whole update, decoded, shape (r,).
     """
 
     now: Round
     updates: Mapping[str, np.ndarray]
-    shares: Mapping[str, float]
     sketches: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
@@ -78,9 +76,7 @@ class Combination(ABC):
     def begin(self, folder: Path | None) -> None:  # noqa: B027
         """Prepare to remember; a folder is that of the checkpoint, for what is large."""
 
-    def fit(
-        self, now: Round, shares: Mapping[str, float], sketches: Mapping[str, np.ndarray]
-    ) -> SketchFit | None:
+    def fit(self, now: Round, sketches: Mapping[str, np.ndarray]) -> SketchFit | None:
         """Return, before the choice, what a rule may choose for."""
         return None
 

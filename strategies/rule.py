@@ -67,6 +67,10 @@ class Round:
     last_asked : mapping of str to int (default: empty)
         The round before this one in which each client was last asked, whether or not it answered;
         clients that never were are absent.
+    shares : mapping of str to float (default: empty)
+        The weight of each client in the mean of all, as far as it is known; of sum 1.
+    chances : mapping of str to float (default: empty)
+        The probability with which each client was to be asked, where these differ.
     fit : SketchFit, optional (default: None)
         What the combination is to fit, where it fits sketches: for a rule that chooses for it.
     """
@@ -80,6 +84,8 @@ class Round:
     clients: tuple[str, ...]
     asked: tuple[str, ...] = ()
     last_asked: Mapping[str, int] = field(default_factory=dict)
+    shares: Mapping[str, float] = field(default_factory=dict)
+    chances: Mapping[str, float] = field(default_factory=dict)
     fit: SketchFit | None = field(default=None, compare=False, repr=False)
 
     def generator(self, purpose: str) -> np.random.Generator:
@@ -146,6 +152,10 @@ class SelectionRule(ABC):
     def candidates(self, state: RuleState, now: Round) -> tuple[str, ...]:
         """Return the clients to ask in the pre-round; all that are available by default."""
         return now.available
+
+    def chances(self, now: Round) -> Mapping[str, float]:
+        """Return the probability with which `candidates` has each client, where these differ."""
+        return {}
 
     @abstractmethod
     def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:

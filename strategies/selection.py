@@ -34,6 +34,7 @@ from .round.open_round import OpenRound
 from .round.roster import Roster
 from .round.selector import Selector, choose
 from .round.waiting import meet_clients
+from .round.weights import Weights
 from .rule import SelectionRule, check_rule
 from .stopping import EvaluateFunction, Loop, ShouldStop, naming_round
 from .traffic import Traffic
@@ -80,8 +81,9 @@ class SelectionStrategy(Strategy):
         self._records = Records(self.options.history_path)
         self.history = self._records.all
         self._roster = Roster(self.options)
-        self._selector = Selector(rule, self.options.queue_length, self.options.seed)
-        self._combiner = Combiner(self.options, rule, base)
+        weights = Weights(base)
+        self._selector = Selector(rule, self.options.queue_length, self.options.seed, weights)
+        self._combiner = Combiner(self.options, rule, base, weights)
         self._asking = Asking(self._selector, self._combiner.request, self.options)
         self._checks = UpdateChecks(base, self.options, self.history)
         self._evaluations = ReplyMetrics("evaluation", base, self.options.max_weight)

@@ -83,45 +83,44 @@ class SketchedFit(Combination):
             )
         return wanted if of_all else replace(wanted, besides=self.sketch)
 
-    def fit(
-        self, now: Round, shares: Mapping[str, float], sketches: Mapping[str, np.ndarray]
-    ) -> SketchFit | None:
+    def fit(self, now: Round, sketches: Mapping[str, np.ndarray]) -> SketchFit | None:
         """Return the mean of all sketches, to be fitted by those of the stored updates."""
         if not sketches:
             return None
         rows = shortened_to_median(np.stack([*sketches.values()]), _LONGEST)
-        target = self._mean(shares, dict(zip(sketches, rows, strict=True)))
+        target = self._mean(now, dict(zip(sketches, rows, strict=True)))
         if len(self._left):
             target = target + self._left
         stored, longest = self._updates.entries, _LONGEST * median_norm(rows)
-        fit = SketchFit(target, shares, ridge=_RIDGE, bound=self.bound, longest=longest)
+        fit = SketchFit(target, now.shares, ridge=_RIDGE, bound=self.bound, longest=longest)
         return fit.with_columns(
             [update.client for update in stored],
             np.array([update.sketch for update in stored]),
             np.array([update.norm**2 for update in stored]),
         )
 
-    def _mean(self, shares: Mapping[str, float], sketches: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _mean(self, now: Round, sketches: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the sketch of the mean of all, or its estimate if only some were asked."""
         # Each client's last sketch stands in for it, and the mean change of those that were asked
         # now for the change of all: SAGA's estimate (A. Defazio, F. Bach, S. Lacoste-Julien,
-        # 2014), of no bias if they are drawn at random. Of those unknown, the last is 0.
+        # 2014). It has no bias if they are drawn at random, each weighed by 1 / its chance. Of
+        # those not known, the last is 0.
         fresh = np.stack([*sketches.values()])
-        asked = np.array([shares[client] for client in sketches])
-        asked /= asked.sum()
-        if len(sketches) == len(shares):
-            return np.asarray(np.einsum("k,kr->r", asked, fresh))
+        weights = np.array([now.shares[c] / now.chances.get(c, 1.0) for c in sketches])
+        weights /= weights.sum()
+        if len(sketches) == len(now.shares):
+            return np.asarray(np.einsum("k,kr->r", weights, fresh))
         unknown = np.zeros(fresh.shape[1])
         last = np.stack([self._last.get(client, unknown) for client in sketches])
-        known = [client for client in shares if client in self._last]
-        mean: np.ndarray = np.einsum("k,kr->r", asked, fresh - last)
-        for client in known:
-            mean += shares[client] * self._last[client]
+        mean: np.ndarray = np.einsum("k,kr->r", weights, fresh - last)
+        for client, share in now.shares.items():
+            if client in self._last:
+                mean += share * self._last[client]
         return mean
 
     def combine(self, delivery: Delivery) -> Change | None:
         """Return the combination of stored and fresh updates that is nearest to the mean of all."""
-        fit = self.fit(delivery.now, delivery.shares, delivery.sketches)
+        fit = self.fit(delivery.now, delivery.sketches)
         if fit is None:
             return None
         updates, now = delivery.updates, delivery.now
@@ -155,8 +154,8 @@ class SketchedFit(Combination):
     def forget(self, client: str) -> None:
         """Drop a client's updates and its last sketch, and what is left over, partly its own."""
         self._updates.forget(client)
-        self._last.pop(client, None)
-        self._left = np.zeros(0)
+        if self._last.pop(client, None) is not None:
+            self._left = np.zeros(0)
 
     def state(self) -> dict[str, Any]:
         """Return what is stored, left over and last known of each client."""

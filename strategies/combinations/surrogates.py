@@ -89,10 +89,10 @@ class Surrogates(_Newest):
     def _coefficients(
         self, delivery: Delivery, stored: list[str]
     ) -> tuple[list[float], list[float]]:
-        chosen = {client: delivery.shares[client] for client in delivery.updates}
+        chosen = {client: delivery.now.shares[client] for client in delivery.updates}
         total = sum(chosen.values())
         among = {client: share / total for client, share in chosen.items()}
-        stale = [self.beta * (delivery.shares.get(c, 0.0) - among.get(c, 0.0)) for c in stored]
+        stale = [self.beta * (delivery.now.shares.get(c, 0.0) - among.get(c, 0.0)) for c in stored]
         return list(among.values()), stale
 
 
@@ -114,7 +114,7 @@ class MIFA(_Newest):
     def _coefficients(
         self, delivery: Delivery, stored: list[str]
     ) -> tuple[list[float], list[float]]:
-        shares, fresh = delivery.shares, delivery.updates
+        shares, fresh = delivery.now.shares, delivery.updates
         total = sum(shares.get(client, 0.0) for client in dict.fromkeys([*fresh, *stored]))
         stale = [0.0 if c in fresh else shares.get(c, 0.0) / total for c in stored]
         return [shares[client] / total for client in fresh], stale

@@ -1,8 +1,9 @@
 """The change of the model: what a combination makes of the updates, given to the base strategy."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,7 @@ from flwr.app import RecordDict
 from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.fit import SketchFit
-from pncs_flower.protocol import NUM_EXAMPLES
 
-from ..base_strategy import unwrap
 from ..combination import Change, Delivery
 from ..combinations import Mean, parse_combination
 from ..combinations.store import norm
@@ -21,14 +20,17 @@ from ..kept_arrays import FOLDER
 from ..options import SelectionOptions
 from ..replies.aggregation import check_averages
 from ..replies.vectors import Vectors
-from ..rule import Round, SelectionRule
+from ..rule import SelectionRule
 from .open_round import OpenRound
+from .weights import Weights
 
 
 class Combiner:
-    """A strategy's combination, and the weights that it takes clients to have."""
+    """A strategy's combination, with all that is its own."""
 
-    def __init__(self, options: SelectionOptions, rule: SelectionRule, base: Strategy) -> None:
+    def __init__(
+        self, options: SelectionOptions, rule: SelectionRule, base: Strategy, weights: Weights
+    ) -> None:
         self._given, folder = options.combine, options.checkpoint_folder
         self.combination = deepcopy(parse_combination(self._given))
         self.averages = isinstance(self.combination, Mean)
@@ -38,10 +40,8 @@ class Combiner:
         if not self.averages:
             check_averages(base, f"combine is {self._given!r}", 'combine="mean"')
         self.combination.begin(folder and folder / FOLDER)
-        keys = [getattr(strategy, "weighted_by_key", None) for strategy in unwrap(base)]
-        self._by_examples = NUM_EXAMPLES in keys
         self._clip_norm = options.clip_norm
-        self._weights: dict[str, float] = {}  # as they last came with an update
+        self._weights = weights
 
     def check_by_layer(self) -> None:
         """Refuse a choice for each layer, unless the mean is taken."""
@@ -62,10 +62,8 @@ class Combiner:
                 f"combine is {self._given!r}, but the model has no floating-point array with a "
                 'value, so there is nothing to combine: use combine="mean"'
             ) from None
-        now = round.plan.now
         with self._named("fit", round):
-            shares = self._shares(now.clients, now)
-            return self.combination.fit(now, shares, self._sketches(round))
+            return self.combination.fit(round.plan.now, self._sketches(round))
 
     def combine(
         self, round: OpenRound, contents: Mapping[str, RecordDict], weights: Mapping[str, float]
@@ -79,8 +77,8 @@ class Combiner:
         now, vectors = round.plan.now, Vectors(round.model.weights)
         updates = {client: vectors.update(content) for client, content in contents.items()}
         honest = [client for client in now.clients if client not in round.liars]
-        shares = self._shares(honest, now, weights)
-        delivery = Delivery(now, updates, shares, self._sketches(round))
+        shares = self._weights.shares(honest, now.num_examples, weights)
+        delivery = Delivery(replace(now, shares=shares), updates, self._sketches(round))
         with round.timed("combination"), self._named("combine", round):
             change = self.combination.combine(delivery)
             if change is None:
@@ -94,23 +92,23 @@ class Combiner:
         self, round: OpenRound, delivery: Delivery, change: Change, weights: Mapping[str, float]
     ) -> None:
         """Remember a round whose change was applied."""
-        self._weights |= weights
+        self._weights.note(weights)
         round.record.combined = dict(change.record)
         with self._named("keep", round):
             round.record.notes += self.combination.keep(delivery, change)
 
     def forget(self, client: str) -> None:
         """Forget all that is a client's."""
-        self._weights.pop(client, None)
+        self._weights.forget(client)
         self.combination.forget(client)
 
     def state(self) -> dict[str, Any]:
         """Return all that later changes depend on."""
-        return {"weights": dict(self._weights), "memory": self.combination.state()}
+        return {"weights": self._weights.state(), "memory": self.combination.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up what `state` returned."""
-        self._weights = dict(state["weights"])
+        self._weights.restore(state["weights"])
         self.combination.restore(state["memory"])
 
     def _sketches(self, round: OpenRound) -> Mapping[str, np.ndarray]:
@@ -120,19 +118,6 @@ class Combiner:
         if most is None:
             return sketches
         return {c: s * min(1.0, most / (norm(s) or most)) for c, s in sketches.items()}
-
-    def _shares(
-        self, clients: Iterable[str], now: Round, weights: Mapping[str, float] | None = None
-    ) -> dict[str, float]:
-        """Return the weight of each client in the mean of all; the unknown are as the known."""
-        known = {**(now.num_examples if self._by_examples else {}), **self._weights}
-        known |= weights or {}
-        found = {client: known.get(client) for client in clients}
-        told = [weight for weight in found.values() if weight is not None]
-        usual = sum(told) / len(told) if told else 1.0
-        full = {client: usual if weight is None else weight for client, weight in found.items()}
-        total = sum(full.values())
-        return {client: weight / total for client, weight in full.items()}
 
     def _named(self, function: str, round: OpenRound) -> AbstractContextManager[None]:
         return named(function, f"the combination {self.combination}", round.number)

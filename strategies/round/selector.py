@@ -22,6 +22,7 @@ from ..rule import Choice, Metrics, Round, RuleState, SelectionRule, Summary
 from .backoff import Backoff
 from .open_round import OpenRound, Plan
 from .roster import Roster
+from .weights import Weights
 
 _MOST = 1e18  # examples, where the base strategy does not weigh, and check, by them
 
@@ -89,8 +90,11 @@ class _Memory:
 class Selector:
     """A selection rule with an Age-of-Update queue in front, and what both remember."""
 
-    def __init__(self, rule: SelectionRule, queue_length: int, seed: int) -> None:
+    def __init__(
+        self, rule: SelectionRule, queue_length: int, seed: int, weights: Weights | None = None
+    ) -> None:
         self.rule = rule
+        self._weights = weights or Weights()
         self._seed = seed
         self._told = False
         self._queue = AgeOfUpdateQueue(queue_length, rule.num_selected)
@@ -165,37 +169,47 @@ class Selector:
         turns = {client: memory.last_chosen.get(client, 0) for client in ordered if client in may}
         available = sorted(turns, key=turns.__getitem__)
         said = {c: size for c, size in memory.said.items() if c not in memory.doubted}
+        num_examples = {**said, **memory.num_examples}
         now = Round(
             number=number,
             seed=self._seed,
             num_selected=self.rule.num_selected,
             available=tuple(available),
             last_rounds={client: turns[client] for client in available},
-            num_examples={**said, **memory.num_examples},
+            num_examples=num_examples,
             clients=tuple(ordered),
             last_asked=dict(memory.last_asked),
+            shares=self._weights.shares(ordered, num_examples),
         )
         backing_off = tuple(client for client in ordered if client in failed and client not in may)
+        asked: tuple[str, ...] = ()
+        if self.rule.request:
+            asked, chances = self._candidates(now, backing_off)
+            now = replace(now, chances=chances)
         return Plan(
             now=now,
-            candidates=self._candidates(now, backing_off) if self.rule.request else (),
+            candidates=asked,
             cooling=tuple(client for client in ordered if client in cooling and client not in may),
             released=tuple(released),
             backing_off=backing_off,
             returned=tuple(returned),
         )
 
-    def _candidates(self, now: Round, backing_off: Collection[str]) -> tuple[str, ...]:
+    def _candidates(
+        self, now: Round, backing_off: Collection[str]
+    ) -> tuple[tuple[str, ...], Mapping[str, float]]:
         """Have the rule say whom to ask of those that do not step back."""
         clients = tuple(client for client in now.clients if client not in backing_off)
         with self._named("candidates", now):
-            asked = tuple(self.rule.candidates(self._memory.rule, replace(now, clients=clients)))
+            possible = replace(now, clients=clients)
+            asked = tuple(self.rule.candidates(self._memory.rule, possible))
+            chances = self.rule.chances(possible)
         if len(set(asked)) < len(asked) or not set(asked) <= set(clients):
             raise ValueError(
                 f"the rule {self.rule} asks {list(asked)} in round {now.number}, but must ask "
                 f"different clients of {list(clients)}"
             )
-        return asked
+        return asked, chances
 
     def offered(self, plan: Plan, answered: Collection[str]) -> tuple[str, ...]:
         """Return who can be chosen: of those asked, if any were, only who answered."""

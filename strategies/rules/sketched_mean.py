@@ -39,11 +39,30 @@ class SketchedMeanRule(SelectionRule):
         return SummaryRequest("update", self.sketch, whole=True)
 
     def candidates(self, state: RuleState, now: Round) -> tuple[str, ...]:
-        """Ask all, also those that cool down; or some at random, so that no estimate is biased."""
-        if self.num_candidates is None:
+        """Ask all, also those that cool down; or some at random."""
+        chances = self.chances(now)
+        if not chances:
             return now.clients
-        order = now.generator("candidates").permutation(len(now.clients))
-        return tuple(now.clients[place] for place in sorted(order[: self.num_candidates]))
+        # Systematic sampling: steps of 1 through the chances, laid end to end in a random order.
+        draw = now.generator("candidates")
+        order, start = draw.permutation(len(now.clients)), draw.random()
+        ends = np.floor(np.cumsum([chances[now.clients[place]] for place in order]) + start)
+        taken = order[np.diff(ends, prepend=0.0) > 0]
+        return tuple(now.clients[place] for place in sorted(taken))
+
+    def chances(self, now: Round) -> dict[str, float]:
+        """Ask clients in proportion to their weight in the mean; empty if all are asked."""
+        if self.num_candidates is None or self.num_candidates >= len(now.clients):
+            return {}
+        weights = np.array([now.shares.get(client, 1.0) for client in now.clients])
+        chances = np.zeros(len(weights))
+        free = np.ones(len(weights), dtype=bool)
+        while (left := self.num_candidates - (~free).sum()) > 0:
+            chances[free] = weights[free] * (left / weights[free].sum())
+            if not (over := chances > 1.0).any():
+                break
+            chances[over], free[over] = 1.0, False
+        return dict(zip(now.clients, chances.tolist(), strict=True))
 
     def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
         """Choose by matching pursuit."""
@@ -72,8 +91,8 @@ class SketchedMean(RuleStrategy):
         What a client sends of its whole update: ``"count:R"``, R numbers whatever the size of the
         model, or ``"layers"``, all of it.
     candidates : int, optional (default: None)
-        Ask so many clients each round, at least ``num_selected``, drawn at random; of the others
-        the last sketches count. All are asked if None.
+        Ask so many clients each round, at least ``num_selected``: drawn at random, by their weight
+        in the mean. Of the others the last sketches count. All are asked if None.
     """
 
     rule_type = SketchedMeanRule

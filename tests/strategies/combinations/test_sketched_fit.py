@@ -252,9 +252,9 @@ def test_without_the_check_a_lie_weighs_three_median_norms_at_most():
     seen = []
 
     class Watching(SketchedFit):
-        def fit(self, now, shares, sketches):
-            fit = super().fit(now, shares, sketches)
-            seen.append((fit.target, shares, dict(sketches)))
+        def fit(self, now, sketches):
+            fit = super().fit(now, sketches)
+            seen.append((fit.target, now.shares, dict(sketches)))
             return fit
 
     run(lie(lambda s: s * 0 + 1e30), rounds=1, combine=Watching(), verify_sketches=False)
