@@ -5,7 +5,7 @@ it knows nothing of Flower, grids or messages.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,11 +34,14 @@ class Delivery:
         vector, float32, shape (P,).
     sketches : mapping of str to array
         What each client that was asked sent of its whole update, decoded, shape (r,).
+    missing : sequence of str
+        The chosen that delivered nothing that can be used.
     """
 
     now: Round
     updates: Mapping[str, np.ndarray]
     sketches: Mapping[str, np.ndarray] = field(default_factory=dict)
+    missing: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

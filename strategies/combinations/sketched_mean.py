@@ -20,6 +20,7 @@ from .store import UpdateStore, norm, weighted_sum
 __all__ = ["SketchedFit"]
 
 _RIDGE = 0.01
+_TINY = 1e-30  # of a squared norm
 _LONGEST = 3.0  # sketch, in medians of their norms
 
 
@@ -96,7 +97,7 @@ class SketchedFit(Combination):
         return fit.with_columns(
             [update.client for update in stored],
             np.array([update.sketch for update in stored]),
-            np.array([update.norm**2 for update in stored]),
+            np.array([_square(update.norm, update.sketch) for update in stored]),
         )
 
     def _mean(self, now: Round, sketches: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -120,16 +121,21 @@ class SketchedFit(Combination):
 
     def combine(self, delivery: Delivery) -> Change | None:
         """Return the combination of stored and fresh updates that is nearest to the mean of all."""
-        fit = self.fit(delivery.now, delivery.sketches)
+        # Without the chosen that did not deliver: else a liar that never does could not be found,
+        # and would count in every round.
+        missing, updates, now = delivery.missing, delivery.updates, delivery.now
+        shares = {client: share for client, share in now.shares.items() if client not in missing}
+        total = sum(shares.values())
+        now = replace(now, shares={client: share / total for client, share in shares.items()})
+        fit = self.fit(now, {c: s for c, s in delivery.sketches.items() if c not in missing})
         if fit is None:
             return None
-        updates, now = delivery.updates, delivery.now
         sketch, place = parse_sketch(self._asked), {"seed": now.seed, "round": now.number}
         fresh = {c: sketch.of(u, **place, layer=ALL_LAYERS) for c, u in updates.items()}
-        norms = [norm(update) for update in updates.values()]
-        fit = fit.with_columns(updates, np.stack([*fresh.values()]), np.square(norms))
+        squares = [_square(norm(update), fresh[client]) for client, update in updates.items()]
+        fit = fit.with_columns(updates, np.stack([*fresh.values()]), np.array(squares))
         coefficients, stored = fit.coefficients(), self._updates.entries
-        left = fit.residual(coefficients)
+        left = self._bounded(fit.residual(coefficients), fit.target)
         names = [f"{each.client}@{each.round}" for each in stored]
         names += [f"{client}@{now.number}" for client in updates]
         record = {
@@ -140,15 +146,23 @@ class SketchedFit(Combination):
         values = weighted_sum([*stored, *updates.values()], coefficients)
         return Change(values, record, (left, fresh))
 
+    def _bounded(self, left: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """Return what is left over, no longer than the mean of this round's updates."""
+        # A lie that no update fits would else add up without an end.
+        most = norm(target - self._left if len(self._left) else target)
+        length = norm(left)
+        return left * (most / length) if length > most else left
+
     def keep(self, delivery: Delivery, change: Change) -> list[str]:
         """Store the fresh updates, and what is left over."""
-        # A lie that no update fits would else add up without an end. Copies, as each view of the
-        # rows would keep all of them.
         left, fresh = change.memory
         sketches = {**delivery.sketches, **fresh}
-        rows = shortened_to_median(np.stack([*sketches.values(), left]), _LONGEST)
-        *last, self._left = map(np.copy, rows)
-        self._last |= zip(sketches, last, strict=True)
+        rows = shortened_to_median(np.stack([*sketches.values()]), _LONGEST)
+        # Copies, as each view of the rows would keep all of them.
+        self._last |= zip(sketches, map(np.copy, rows), strict=True)
+        for client in delivery.missing:
+            self._last.pop(client, None)
+        self._left = left
         return self._updates.take(delivery.now.number, delivery.updates, fresh)
 
     def forget(self, client: str) -> None:
@@ -165,3 +179,10 @@ class SketchedFit(Combination):
         """Take up what `state` returned."""
         self._updates.restore(state["updates"])
         self._left, self._last = state["left"], dict(state["last"])
+
+
+def _square(length: float, sketch: np.ndarray | None) -> float:
+    """Return the squared length of an update, taken for longer if its sketch is shorter than it."""
+    # The fit does not weigh what a client, which can compute its sketch, has hidden from it.
+    shown = 0.0 if sketch is None else norm(sketch) ** 2
+    return length**2 * max(1.0, length**2 / max(shown, _TINY))

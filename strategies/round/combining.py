@@ -77,8 +77,9 @@ class Combiner:
         now, vectors = round.plan.now, Vectors(round.model.weights)
         updates = {client: vectors.update(content) for client, content in contents.items()}
         honest = [client for client in now.clients if client not in round.liars]
-        shares = self._weights.shares(honest, now.num_examples, weights)
-        delivery = Delivery(replace(now, shares=shares), updates, self._sketches(round))
+        now = replace(now, shares=self._weights.shares(honest, now.num_examples, weights))
+        missing = [client for client in round.record.chosen if client not in contents]
+        delivery = Delivery(now, updates, self._sketches(round), missing)
         with round.timed("combination"), self._named("combine", round):
             change = self.combination.combine(delivery)
             if change is None:
