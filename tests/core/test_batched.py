@@ -16,7 +16,7 @@ from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.task import initial_model, load_inputs
 from pncs_flower.strategies import SketchedMean, UniformSelection
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from batched import BatchedGrid, Faults, train_together
 

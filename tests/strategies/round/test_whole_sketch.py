@@ -282,7 +282,9 @@ def test_honest_clients_pass_the_check_of_both_sketches(sketch, besides, model):
     assert all(len(record.delivered) == 2 for record in strategy.history)
 
 
-@pytest.mark.parametrize("change", [lambda v: -v, lambda v: v * 1.1, np.zeros_like], ids=str)
+@pytest.mark.parametrize(
+    "change", [lambda v: -v, lambda v: v * 1.1, np.zeros_like], ids=["negated", "longer", "zeros"]
+)
 def test_a_liar_in_the_second_sketch_alone_is_left_out(change):
     lie = second(lambda r: r.update({"*": Array(np.float32(change(r["*"].numpy())))}))
     strategy, _ = run(lie, verify_sketches=True, queue_length=4)
