@@ -13,7 +13,7 @@ TREE := build/lint
 run: $(INSTALLED)
 	$(BIN)/pncs run
 	@echo
-	@echo "The accuracy of all clients from the same uploads: $(BIN)/pncs run --strategy sketched-mean"
+	@echo "To have all clients count, those not chosen too: $(BIN)/pncs run --strategy sketched-mean"
 
 # What starts Ray or a SuperLink runs one after the other: two at once would not keep their time
 # limits. All else runs on all cores.

@@ -42,6 +42,8 @@ def round_line(row: Mapping[str, Any], num_rounds: int) -> str:
     ]
     if row["mean_similarity"] is not None:
         parts.append(f"similarity {row['mean_similarity']:+.3f}")
+    if (left := _left_over(row)) is not None:
+        parts.append(f"left over {left:.0%}")
     parts.append(f"{sum(row['seconds'].values()):.2f} s")
     lines = ["  ".join(parts)]
     lines += [f"  not used: client {key}: {why}" for key, why in row["rejected"].items()]
@@ -60,7 +62,9 @@ def final_table(path: Path) -> Table:
         caption=f"{summary['seconds']:.1f} s; clients sent {decimal(summary['bytes-up'])} "
         f"and received {decimal(summary['bytes-down'])}",
     )
-    for heading in ("round", "accuracy", "loss", "chosen", "cooling down", "similarity", "seconds"):
+    fitted = any(_left_over(row) is not None for row in rows)
+    measure = "left over" if fitted else "similarity"
+    for heading in ("round", "accuracy", "loss", "chosen", "cooling down", measure, "seconds"):
         names = heading in ("chosen", "cooling down")
         table.add_column(heading, justify="left" if names else "right")
     for row in rows[-_MAX_ROWS:]:
@@ -70,10 +74,15 @@ def final_table(path: Path) -> Table:
             _number(row["loss"], ".3f"),
             first_of(row["chosen"], _SHOWN),
             first_of(row["cooling"], _SHOWN),
-            _number(row["mean_similarity"], "+.3f"),
+            _number(_left_over(row), ".0%") if fitted else _number(row["mean_similarity"], "+.3f"),
             f"{sum(row['seconds'].values()):.2f}",
         )
     return table
+
+
+def _left_over(row: Mapping[str, Any]) -> float | None:
+    """Return the part of the mean of all that a round has not applied, where it is fitted."""
+    return row.get("combined", {}).get("residual")
 
 
 def draw_rounds(path: Path) -> Path:
