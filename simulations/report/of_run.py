@@ -82,7 +82,8 @@ def final_table(path: Path) -> Table:
 
 def _left_over(row: Mapping[str, Any]) -> float | None:
     """Return the part of the mean of all that a round has not applied, where it is fitted."""
-    return row.get("combined", {}).get("residual")
+    left: float | None = row.get("combined", {}).get("residual")
+    return left
 
 
 def draw_rounds(path: Path) -> Path:

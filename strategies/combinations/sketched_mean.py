@@ -63,7 +63,7 @@ class SketchedFit(Combination):
         """Begin with nothing stored, and nothing left over."""
         self._updates = UpdateStore(self.store, self.dtype, folder)
         self._last: dict[str, np.ndarray] = {}
-        self._left = np.zeros(0)
+        self._left = self._before = np.zeros(0)
 
     def request(self, wanted: SummaryRequest | None) -> SummaryRequest:
         """Ask for a sketch of the whole update besides, unless the rule asks for one."""
@@ -86,19 +86,27 @@ class SketchedFit(Combination):
 
     def fit(self, now: Round, sketches: Mapping[str, np.ndarray]) -> SketchFit | None:
         """Return the mean of all sketches, to be fitted by those of the stored updates."""
-        if not sketches:
-            return None
+        return self._fit(now, sketches)[0] if sketches else None
+
+    def _fit(self, now: Round, sketches: Mapping[str, np.ndarray]) -> tuple[SketchFit, np.ndarray]:
+        """Return the fit, and the mean that its target is made of."""
         rows = shortened_to_median(np.stack([*sketches.values()]), _LONGEST)
-        target = self._mean(now, dict(zip(sketches, rows, strict=True)))
+        mean = self._mean(now, dict(zip(sketches, rows, strict=True)))
+        target = mean
         if len(self._left):
-            target = target + self._left
+            # What was left over is wanted as far as the mean still points where it did: where a
+            # large learning rate has it turn from round to round, it is not.
+            lengths = norm(mean) * norm(self._before) or 1.0
+            cosine = float(np.einsum("r,r->", mean, self._before)) / lengths
+            target = mean + max(0.0, cosine) * self._left
         stored, longest = self._updates.entries, _LONGEST * median_norm(rows)
         fit = SketchFit(target, now.shares, ridge=_RIDGE, bound=self.bound, longest=longest)
-        return fit.with_columns(
+        fit = fit.with_columns(
             [update.client for update in stored],
             np.array([update.sketch for update in stored]),
             np.array([_square(update.norm, update.sketch) for update in stored]),
         )
+        return fit, mean
 
     def _mean(self, now: Round, sketches: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the sketch of the mean of all, or its estimate if only some were asked."""
@@ -127,15 +135,16 @@ class SketchedFit(Combination):
         shares = {client: share for client, share in now.shares.items() if client not in missing}
         total = sum(shares.values())
         now = replace(now, shares={client: share / total for client, share in shares.items()})
-        fit = self.fit(now, {c: s for c, s in delivery.sketches.items() if c not in missing})
-        if fit is None:
+        sketches = {c: s for c, s in delivery.sketches.items() if c not in missing}
+        if not sketches:
             return None
+        fit, mean = self._fit(now, sketches)
         sketch, place = parse_sketch(self._asked), {"seed": now.seed, "round": now.number}
         fresh = {c: sketch.of(u, **place, layer=ALL_LAYERS) for c, u in updates.items()}
         squares = [_square(norm(update), fresh[client]) for client, update in updates.items()]
         fit = fit.with_columns(updates, np.stack([*fresh.values()]), np.array(squares))
         coefficients, stored = fit.coefficients(), self._updates.entries
-        left = self._bounded(fit.residual(coefficients), fit.target)
+        left = fit.residual(coefficients)
         names = [f"{each.client}@{each.round}" for each in stored]
         names += [f"{client}@{now.number}" for client in updates]
         record = {
@@ -143,42 +152,38 @@ class SketchedFit(Combination):
             "residual": norm(left) / (norm(fit.target) or 1.0),
             **self._updates.about,
         }
-        values = weighted_sum([*stored, *updates.values()], coefficients)
-        return Change(values, record, (left, fresh))
-
-    def _bounded(self, left: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Return what is left over, no longer than the mean of this round's updates."""
         # A lie that no update fits would else add up without an end.
-        most = norm(target - self._left if len(self._left) else target)
-        length = norm(left)
-        return left * (most / length) if length > most else left
+        left = left * min(1.0, norm(mean) / (norm(left) or 1.0))
+        values = weighted_sum([*stored, *updates.values()], coefficients)
+        return Change(values, record, (mean, left, fresh))
 
     def keep(self, delivery: Delivery, change: Change) -> list[str]:
         """Store the fresh updates, and what is left over."""
-        left, fresh = change.memory
+        self._before, self._left, fresh = change.memory
         sketches = {**delivery.sketches, **fresh}
         rows = shortened_to_median(np.stack([*sketches.values()]), _LONGEST)
         # Copies, as each view of the rows would keep all of them.
         self._last |= zip(sketches, map(np.copy, rows), strict=True)
         for client in delivery.missing:
             self._last.pop(client, None)
-        self._left = left
         return self._updates.take(delivery.now.number, delivery.updates, fresh)
 
     def forget(self, client: str) -> None:
         """Drop a client's updates and its last sketch, and what is left over, partly its own."""
         self._updates.forget(client)
         if self._last.pop(client, None) is not None:
-            self._left = np.zeros(0)
+            self._left = self._before = np.zeros(0)
 
     def state(self) -> dict[str, Any]:
         """Return what is stored, left over and last known of each client."""
-        return {"updates": self._updates.state(), "left": self._left, "last": dict(self._last)}
+        left = {"left": self._left, "before": self._before}
+        return {"updates": self._updates.state(), "last": dict(self._last), **left}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up what `state` returned."""
         self._updates.restore(state["updates"])
-        self._left, self._last = state["left"], dict(state["last"])
+        self._left, self._before = state["left"], state["before"]
+        self._last = dict(state["last"])
 
 
 def _square(length: float, sketch: np.ndarray | None) -> float:

@@ -215,7 +215,7 @@ def test_what_a_lie_leaves_over_does_not_grow_without_an_end(combination):
         left = np.linalg.norm(combination.state()["left"])
         mean = np.linalg.norm(shortened_to_median([*sketches.values()], 3).mean(axis=0))
         assert left <= mean * 1.001
-    assert left == pytest.approx(mean)  # it is the bound that holds it
+    assert left > 0.8 * mean  # the lie is still in it
 
 
 def test_what_one_round_said_long_weighs_no_more_in_later_ones(combination):
