@@ -247,12 +247,12 @@ def _limits(budget: int | str | None) -> tuple[float, float]:
     if isinstance(budget, str) and budget.strip().isdecimal():
         budget = int(budget)
     if not isinstance(budget, str):
-        check_whole(least=0, budget=budget)
+        check_whole(least=0, store=budget)
         return budget, math.inf
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmgt]?b)", budget.strip().lower())
     if found is None:
         raise ValueError(
-            f"budget is {budget!r}, but must be a number of updates, such as 50, or an amount of "
+            f"store is {budget!r}, but must be a number of updates, such as 50, or an amount of "
             "memory, such as '500MB' or '2GB', or None for no limit"
         )
     return math.inf, int(float(found[1]) * _UNITS[found[2]])

@@ -122,7 +122,7 @@ def test_a_text_that_is_no_budget_is_refused_with_what_would_be(budget):
     ("budget", "error"), [(-1, ValueError), (1.5, TypeError), (True, TypeError)]
 )
 def test_a_number_that_is_no_budget_is_refused(budget, error):
-    with pytest.raises(error, match="budget is"):
+    with pytest.raises(error, match="store is"):
         UpdateStore(budget)
 
 
