@@ -24,6 +24,8 @@ CELLS = "cells"
 # Settings that say where something is or computes, and change no result.
 _PLACES = {"output-dir", "data-dir", "cache-dir", "weights", "device"}
 _PLACES |= {"tensorboard", "checkpoint", "resume"}
+# Settings that came later, with the value that says what was so before: cells keep their names.
+_LATER: Mapping[str, Scalar] = {"combine": ""}
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,11 @@ class Run:
 
 def digest(clients: int, settings: Mapping[str, Scalar], files: str) -> str:
     """Hash what a result depends on."""
-    kept = {key: value for key, value in settings.items() if key not in _PLACES}
+    kept = {
+        key: value
+        for key, value in settings.items()
+        if key not in _PLACES and value != _LATER.get(key)
+    }
     text = f"{clients}\n{format_toml(kept)}{files}"
     return blake2b(text.encode(), digest_size=6).hexdigest()
 
@@ -122,7 +128,7 @@ def read_cell(path: Path, wanted: Cell | None = None) -> Run:
         name = readable_name(cell["panel"], cell["line"], cell["seed"])
         if path.stem.rpartition("-")[0] != name:
             raise ValueError(f"it holds {name}")
-        there = {**cell["settings"], "clients": cell["clients"]}
+        there = {**_LATER, **cell["settings"], "clients": cell["clients"]}
         own = {**wanted.settings, "clients": wanted.clients} if wanted else {}
         for key in own.keys() - _PLACES:
             if own[key] != there.get(key):

@@ -28,6 +28,7 @@ NAMES = {
     "figure-select4": "878a80ceb119",
     "per-layer": "abc2f1bf0353",
     "rules-100": "c7b297601d48",
+    "sketched-mean": "035bc343d77c",
     "table2-two-layers": "3469a8a1fe5b",
     "table2": "ddbcab8187b4",
 }
@@ -74,7 +75,7 @@ def test_a_run_with_the_default_settings_sends_a_quarter_of_full_participation(
     assert up["pre-round"] + up["training"] <= 0.25 * of_all
 
 
-@pytest.mark.parametrize("name", sorted(NAMES))
+@pytest.mark.parametrize("name", sorted(NAMES.keys() - {"sketched-mean"}))
 def test_the_papers_experiments_compare_whole_layers(name: str) -> None:
     sweep = read_sweep(EXPERIMENTS / f"{name}.toml")
     for each in (sweep, sweep.quickened()):
