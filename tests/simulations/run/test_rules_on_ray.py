@@ -28,6 +28,7 @@ SETTINGS: dict[str, dict[str, str | int]] = {
     "divfl": {"rule.summary": "gradient"},
     "oort": {},
     "gradient-norm": {},
+    "sketched-mean": {"rule.candidates": 5},
 }
 
 pytestmark = pytest.mark.ray
