@@ -76,7 +76,8 @@ def test_the_app_runs_on_ray_with_the_bits_of_one_process(
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "PNCS": {"queue_length": 2, "sketch": "coordinates:6@float16"},
+    "PNCS": {"queue_length": 2, "sketch": "coordinates:6@float16", "combine": "sketched-mean"},
+    "SketchedMean": {"candidates": 4},
     "GradientMemory": {"sketch": "count:8", "candidates": 4},
     "DivFL": {"summary": "gradient"},
     "GradientNorm": {},
@@ -84,8 +85,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "FedCor": {},
     "ActiveFL": {},
     "Oort": {},
-    "UniformSelection": {},
-    "RoundRobin": {},
+    "UniformSelection": {"combine": "fedvarp"},
+    "RoundRobin": {"combine": "mifa"},
 }
 
 
