@@ -16,8 +16,10 @@ RUNS: dict[str, dict[str, Any]] = {
     "pncs": {"rule": "PNCS", "queue_length": 2},
     "pncs-own": {"rule": "PNCS", "queue_length": 2, "ride_along": False},
     "memory": {"rule": "GradientMemory", "sketch": "count:16"},
+    "sketched-mean": {"rule": "SketchedMean", "candidates": 3},
+    "pncs-fitted": {"rule": "PNCS", "queue_length": 2, "combine": "sketched-mean"},
     "power-of-choice": {"rule": "PowerOfChoice", "candidates": 3},
-    "round-robin": {"rule": "RoundRobin"},
+    "round-robin": {"rule": "RoundRobin", "combine": "fedvarp"},
 }
 QUICK = "pncs"  # for `make test`; all others only in `make test-all`
 ROUNDS = {"pncs": 3, "pncs-own": 3}
