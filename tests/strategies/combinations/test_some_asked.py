@@ -1,0 +1,89 @@
+"""The sketched mean where only some are asked: the estimate of the mean, in plain NumPy."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rounds import make_round
+
+from pncs_flower.protocol import SummaryRequest
+from pncs_flower.strategies.combination import Delivery
+from pncs_flower.strategies.combinations import SketchedFit
+from pncs_flower.strategies.rules.sketched_mean import SketchedMeanRule
+
+CLIENTS = tuple(map(str, range(6)))
+WEIGHTS = dict(zip(CLIENTS, np.array([1, 2, 3, 4, 5, 15]) / 30, strict=True))
+
+
+def sketch(client: str, number: int) -> np.ndarray:
+    """Of length 1, so that none is shortened."""
+    values = np.random.default_rng([int(client), number]).standard_normal(8) + 1
+    return values / np.linalg.norm(values)
+
+
+@pytest.fixture
+def combination() -> SketchedFit:
+    made = SketchedFit(store=0)
+    made.request(SummaryRequest("update", "layers", whole=True))
+    made.begin(None)
+    return made
+
+
+def estimate(asked, number, last, w, chances) -> np.ndarray:
+    """Σ w_k h_k + Σ_asked q_k (Φu_k - h_k), q_k in proportion to w_k over its chance."""
+    q = {c: w[c] / chances.get(c, 1.0) for c in asked}
+    total = sum(q.values())
+    known = sum(w[c] * h for c, h in last.items() if c in w)
+    return known + sum(q[c] / total * (sketch(c, number) - last.get(c, 0.0)) for c in asked)
+
+
+def test_last_sketches_stand_in_and_the_change_of_those_asked_is_that_of_all(combination):
+    last, before, left = {}, None, 0.0
+    # Client 4 is never asked, 1 does not answer in round 3, 0 delivers nothing in round 4 and has
+    # left in round 5, and in round 6 all are asked.
+    rounds = ["012", "125", "05", "013", "135", CLIENTS]
+    for number, asked in enumerate(rounds, 1):
+        w = {c: v for c, v in WEIGHTS.items() if number < 5 or c != "0"}
+        w = {c: v / sum(w.values()) for c, v in w.items()}
+        asked = [c for c in asked if c in w]
+        chances = {} if number == 6 else {c: min(1.0, 3 * v) for c, v in w.items()}
+        now = replace(make_round(number, w, 1), shares=w, chances=chances)
+        sketches = {c: sketch(c, number) for c in asked}
+        mean = estimate(asked, number, last, w, chances)
+        if number == 6:
+            np.testing.assert_allclose(mean, sum(w[c] * sketches[c] for c in w), rtol=1e-12)
+        target = mean
+        if before is not None:
+            cosine = mean @ before / np.linalg.norm(mean) / np.linalg.norm(before)
+            target = mean + max(0.0, cosine) * left
+        np.testing.assert_allclose(combination.fit(now, sketches).target, target, rtol=1e-6)
+        missing = ["0"] if number == 4 else []
+        there = [c for c in asked if c not in missing]
+        given = Delivery(now, {there[0]: sketches[there[0]].astype("f4")}, sketches, missing)
+        change = combination.combine(given)
+        combination.keep(given, change)
+        others = {c: v / (1 - sum(w[m] for m in missing)) for c, v in w.items() if c not in missing}
+        known = {c: h for c, h in last.items() if c not in missing}
+        before, left = estimate(there, number, known, others, chances), combination.state()["left"]
+        np.testing.assert_allclose(combination.state()["before"], before, rtol=1e-6)
+        last = {**known, **{c: sketch(c, number) for c in there}}
+        kept = combination.state()["last"]
+        assert kept.keys() == last.keys()
+        for client, values in kept.items():
+            np.testing.assert_allclose(values, last[client], rtol=1e-6)
+    assert np.abs(left).max() > 0
+
+
+def test_over_all_draws_it_is_the_mean(combination):
+    """Asked by their weight, each weighed by one over its chance."""
+    rule, draws = SketchedMeanRule(1, num_candidates=2), 3000
+    total = np.zeros(8)
+    for number in range(1, draws + 1):
+        now = replace(make_round(number, CLIENTS, 1), shares=WEIGHTS)
+        asked = rule.candidates({}, now)
+        now = replace(now, chances=rule.chances(now))
+        total += combination.fit(now, {c: sketch(c, 0) for c in asked}).target
+    mean = sum(w * sketch(c, 0) for c, w in WEIGHTS.items())
+    np.testing.assert_allclose(total / draws, mean, atol=0.02)
+    plain = np.mean([sketch(c, 0) for c in CLIENTS], axis=0)
+    assert np.abs(mean - plain).max() > 0.1
