@@ -60,7 +60,7 @@ class SelectionOptions:
         remembers must be such as can be saved without pickle, else it is an error before the first
         round; its attribute ``not_in_checkpoint`` names attributes that a resumed run does without.
     min_summaries : int (default: 1)
-        Fewer summaries than this are not enough to choose by.
+        Fewer summaries than this, of clients that may be chosen, are not enough to choose by.
     on_too_few_summaries : {"longest-waiting", "stop"} (default: "longest-waiting")
         What to do then: choose the clients that have waited longest, or stop with an error. If
         nobody ever sent a summary that can be used, it is an error in either case.

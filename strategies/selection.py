@@ -243,6 +243,7 @@ class SelectionStrategy(Strategy):
         if request := self._combiner.request:
             layers = "all" if request.layers is None else ", ".join(request.layers)
             asked = f"{request.kind}, sketch {request.sketch}, layers {layers}"
+            asked += request.besides and f"; sketch {request.besides} of the whole update"
         log(INFO, "\t├──> Selection:")
         log(INFO, "\t│\t├──Rule: %s", self.rule)
         log(INFO, "\t│\t├──Clients per round: %d", self.rule.num_selected)
@@ -256,6 +257,7 @@ class SelectionStrategy(Strategy):
     def forget(self, *clients: str) -> None:
         """Forget clients that have left for good, by their keys: updates, sketches, sizes, turns.
 
+        Call it between rounds, as in ``evaluate_fn``: a round that is open remembers who is in it.
         What their updates have changed in the model stays, and so do the records, which name them.
         With a checkpoint, what is saved of them goes when two rounds more are saved. A client that
         takes part again is a new one; one that is left out for a false sketch stays out.

@@ -60,7 +60,7 @@ def _without_summaries(round: OpenRound, answers: int, history: Sequence[RoundRe
     now, record, options = round.plan.now, round.record, round.options
     what = (
         f"{answers} of the {len(round.plan.candidates)} clients asked in round {now.number} "
-        f"sent a summary that can be used, fewer than min_summaries = {options.min_summaries}"
+        f"sent a summary and may be chosen, fewer than min_summaries = {options.min_summaries}"
     )
     failed = record.reasons("pre-round")
     for client, reason in list(failed.items())[:1]:

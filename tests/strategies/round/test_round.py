@@ -261,6 +261,9 @@ def test_summary_prints_what_the_strategy_does(caplog):
     text = caplog.text
     for part in ("coordinates:5", "head", "form='squared'", "queue: 4", "Seed: 9", "FedAvg"):
         assert part in text
+    assert "whole" not in text
+    PNCS(FedAvg(), combine="sketched-mean:sketch=count:64").summary()
+    assert "coordinates:5%@int8, layers all; sketch count:64 of the whole update" in caplog.text
 
 
 def test_same_seed_same_bits_and_other_seed_other_choices():
