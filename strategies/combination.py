@@ -27,8 +27,8 @@ class Delivery:
     Attributes
     ----------
     now : Round
-        The round as the rule saw it, with the ``shares`` that are known by now; those whose sketch
-        was found to be false have none.
+        The round as it was planned, before anybody was ``asked``, with the ``shares`` that are
+        known by now; those whose sketch was found to be false have none.
     updates : mapping of str to array
         The update of each client that delivered one: weights before minus weights after, in one
         vector, float32, shape (P,).

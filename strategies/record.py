@@ -62,8 +62,9 @@ class RoundRecord:
         Of each phase, and of ``"waiting"`` (for clients to connect), ``"selection"``,
         ``"aggregation"`` and, as a part of that, ``"combination"``.
     combined : dict
-        What the combination made of the updates (see its class): coefficients, bytes stored; empty
-        for the mean.
+        What the combination made of the updates: how many were ``"stored"`` and their
+        ``"stored-bytes"``; of the sketched mean also the ``"coefficients"`` of updates, by client
+        and round, and the ``"residual"``, relative to the target. Empty for the mean.
     notes : list of str
         Everything out of the ordinary.
     extra : dict of str to JSON value

@@ -30,7 +30,7 @@ class SketchedFit(Combination):
 
     The sketch of the mean of all updates is the mean of the sketches, which the server has. What
     is applied is the combination of updates whose sketch is nearest to it; what that leaves over is
-    added to the mean of the next round.
+    added to the mean of the next round (error feedback), as far as that points the same way.
 
     Parameters
     ----------
@@ -39,10 +39,11 @@ class SketchedFit(Combination):
     dtype : {"float32", "float16"} (default: "float32")
         How updates are kept.
     bound : float (default: 1.0)
-        The most that an update counts, times -1 or 1.
+        The largest magnitude of an update's coefficient, above 0; ``inf`` for none.
     sketch : str (default: "count:256")
-        What clients send of their whole update besides what the rule asks for, unless that is such
-        a sketch already.
+        What clients send of their whole update besides what the rule asks for. Of no effect where
+        the rule asks for a sketch of it already, as that of `SketchedMean` does: give that one its
+        own ``sketch``.
     """
 
     store: int | str = 100

@@ -88,7 +88,7 @@ class UpdateStore:
     Raises
     ------
     TypeError, ValueError
-        If the budget or the dtype is none.
+        If the budget or the dtype is not one of these.
     """
 
     def __init__(

@@ -92,7 +92,8 @@ class SketchedMean(RuleStrategy):
         model, or ``"layers"``, all of it.
     candidates : int, optional (default: None)
         Ask so many clients each round, at least ``num_selected``: drawn at random, by their weight
-        in the mean. Of the others the last sketches count. All are asked if None.
+        in the mean. Of the others the last sketches count. With a queue, ask more than that: those
+        that rest are drawn too, but not chosen. All are asked if None.
     """
 
     rule_type = SketchedMeanRule
