@@ -114,18 +114,25 @@ class SketchedFit(Combination):
         # Each client's last sketch stands in for it, and the mean change of those that were asked
         # now for the change of all: SAGA's estimate (A. Defazio, F. Bach, S. Lacoste-Julien,
         # 2014). It has no bias if they are drawn at random, each weighed by 1 / its chance. Of
-        # those not known, the last is 0.
+        # those not known, the last is 0; but one that was asked in vain has no say, as else the
+        # mean would be the shorter for each of them.
+        shares = {
+            client: share
+            for client, share in now.shares.items()
+            if client in sketches or client in self._last or client not in now.last_asked
+        }
+        total = sum(shares.values()) / sum(now.shares.values())
         fresh = np.stack([*sketches.values()])
         weights = np.array([now.shares[c] / now.chances.get(c, 1.0) for c in sketches])
         weights /= weights.sum()
-        if len(sketches) == len(now.shares):
+        if len(sketches) == len(shares):
             return np.asarray(np.einsum("k,kr->r", weights, fresh))
         unknown = np.zeros(fresh.shape[1])
         last = np.stack([self._last.get(client, unknown) for client in sketches])
         mean: np.ndarray = np.einsum("k,kr->r", weights, fresh - last)
-        for client, share in now.shares.items():
+        for client, share in shares.items():
             if client in self._last:
-                mean += share * self._last[client]
+                mean += share / total * self._last[client]
         return mean
 
     def combine(self, delivery: Delivery) -> Change | None:

@@ -87,3 +87,23 @@ def test_over_all_draws_it_is_the_mean(combination):
     np.testing.assert_allclose(total / draws, mean, atol=0.02)
     plain = np.mean([sketch(c, 0) for c in CLIENTS], axis=0)
     assert np.abs(mean - plain).max() > 0.1
+
+
+@pytest.mark.parametrize("some", [False, True], ids=["all asked", "some asked"])
+def test_who_is_asked_in_vain_does_not_shorten_the_mean(combination, some):
+    """Clients 5, half of the weight, and 2 never answer; 1 fails to deliver and steps back."""
+    same, last_asked = sketch("0", 0), {}
+    for number in range(1, 9):
+        asked = CLIENTS[number % 2 :: 2] if some else CLIENTS
+        asked = [c for c in asked if c != "1" or number < 6]
+        chances = dict.fromkeys(CLIENTS, 0.5) if some else {}
+        now = replace(make_round(number, CLIENTS, 1), shares=WEIGHTS, chances=chances)
+        now = replace(now, last_asked=dict(last_asked))
+        sketches = {c: same for c in asked if c not in "25"}
+        delivered = min(c for c in sketches if c != "1")
+        missing = ["1"] if number == 5 else []
+        given = Delivery(now, {delivered: same.astype("f4")}, sketches, missing)
+        combination.keep(given, combination.combine(given))
+        if number > 2 or not some:  # all have been asked
+            np.testing.assert_allclose(combination.state()["before"], same, rtol=1e-6)
+        last_asked |= dict.fromkeys(asked, number)
