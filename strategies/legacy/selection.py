@@ -155,6 +155,10 @@ class LegacySelection(Strategy):
         """Have the base strategy evaluate the model on the server."""
         return self._base.older.evaluate(server_round, parameters)
 
+    def forget(self, *clients: str) -> None:
+        """Forget clients that have left for good, as `SelectionStrategy.forget` does."""
+        self._selection.forget(*clients)
+
     def _given(
         self, parameters: Parameters, client_manager: ClientManager
     ) -> tuple[ArrayRecord, ConfigRecord, Grid]:

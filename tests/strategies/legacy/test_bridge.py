@@ -45,6 +45,7 @@ from pncs_flower.strategies import (
     RoundRobin,
     SelectionError,
     SelectionStrategy,
+    SketchedMean,
     TooFewClientsError,
     UniformSelection,
 )
@@ -162,6 +163,16 @@ def test_a_sketch_of_the_whole_update_comes_beside_the_summary():
         assert not ours.rejected
     for ours, theirs in zip(parameters_to_ndarrays(server.parameters), arrays, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+def test_a_client_can_be_forgotten():
+    strategy = legacy_app.make_strategy(SketchedMean)
+    serve(strategy)
+    memory = strategy._selection.state()["combination"]["memory"]
+    assert "1" in memory["last"]
+    strategy.forget("1", "2")
+    memory = strategy._selection.state()["combination"]["memory"]
+    assert set(memory["last"]) == {str(k) for k in range(CLIENTS)} - {"1", "2"}
 
 
 class Outdated(SummaryClient):
