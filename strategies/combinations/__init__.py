@@ -13,6 +13,7 @@ __all__ = ["MIFA", "Mean", "SketchedFit", "Surrogates", "parse_combination"]
 COMBINATIONS: dict[str, type[Combination]] = {
     "mean": Mean,
     "surrogates": Surrogates,
+    "fedstale": Surrogates,  # its authors' name
     "fedvarp": Surrogates,  # with the β that it has by default
     "mifa": MIFA,
     "sketched-mean": SketchedFit,

@@ -36,6 +36,7 @@ from pncs_flower.strategies.combinations import (
             Surrogates(0.5, store="2GB", dtype="float16"),
         ),
         ("fedvarp", Surrogates(1.0)),
+        ("fedstale:0.5", Surrogates(0.5)),
         ("fedvarp:store=50", Surrogates(1.0, store=50)),
         ("mifa", MIFA()),
         ("mifa:50", MIFA(store=50)),
