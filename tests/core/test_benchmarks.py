@@ -61,6 +61,7 @@ def test_gpu() -> None:
     assert all("2 of 2 rounds as on the CPU" in line for line in lines[2:4])
 
 
+@pytest.mark.minutes
 def test_combinations(tmp_path: Path) -> None:
     """A second start computes nothing anew, and one with faults is another run."""
     output = tmp_path / "results.jsonl"
