@@ -10,7 +10,6 @@ from flwr.app import Array, ArrayRecord, Context, RecordDict
 from flwr.common import parameters_to_ndarrays
 from flwr.server import Server, SimpleClientManager
 from flwr.server import strategy as older
-from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg
 
@@ -236,28 +235,11 @@ def test_a_mask_that_is_not_finite_stays_and_the_rest_trains(kind, combine):
 # --- the older interface --------------------------------------------------------------------------
 
 
-class Proxy(ClientProxy):
-    """A client in this process."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(cid=str(number))
-        context = Context(1, number, {"partition-id": number}, RecordDict(), {})
-        self.client = SummaryClient(client_fn_app.TargetClient(number).to_client(), context)
-
-    def get_properties(self, ins, timeout, group_id):
-        return self.client.get_properties(ins)
-
-    def get_parameters(self, ins, timeout, group_id):
-        return self.client.get_parameters(ins)
-
-    def fit(self, ins, timeout, group_id):
-        return self.client.fit(ins)
-
-    def evaluate(self, ins, timeout, group_id):
-        return self.client.evaluate(ins)
-
-    def reconnect(self, ins, timeout, group_id):
-        raise NotImplementedError
+def proxy(number: int) -> legacy_app.DirectProxy:
+    """Return a client in this process."""
+    context = Context(1, number, {"partition-id": number}, RecordDict(), {})
+    client = SummaryClient(client_fn_app.TargetClient(number).to_client(), context)
+    return legacy_app.DirectProxy(number, client)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +256,7 @@ def test_the_bridge_gives_the_same_as_a_message_strategy(selection, combine):
     strategy = legacy_app.make_strategy(selection, combine=combine)
     manager = SimpleClientManager()
     for number in range(6):
-        manager.register(Proxy(number))
+        manager.register(proxy(number))
     server = Server(client_manager=manager, strategy=strategy)
     server.fit(num_rounds=5, timeout=None)
     other = selection(FedAvg(), combine=combine, **legacy_app.OPTIONS)

@@ -27,7 +27,6 @@ from flwr.common import (
     parameters_to_ndarrays,
 )
 from flwr.server import Server, SimpleClientManager
-from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import DifferentialPrivacyServerSideFixedClipping
 from flwr.serverapp.strategy import FedAvg
 
@@ -65,29 +64,6 @@ SELECTIONS: dict[str, Callable[..., SelectionStrategy]] = {
 }
 
 
-class DirectProxy(ClientProxy):
-    """A client in this process. Calls go to it as Flower's server makes them, from a thread."""
-
-    def __init__(self, number: int, client: Client) -> None:
-        super().__init__(cid=f"{number * 7919 % 13:02}-{number}")  # in another order than the keys
-        self.client = client
-
-    def get_properties(self, ins, timeout, group_id):
-        return self.client.get_properties(ins)
-
-    def get_parameters(self, ins, timeout, group_id):
-        return self.client.get_parameters(ins)
-
-    def fit(self, ins, timeout, group_id):
-        return self.client.fit(ins)
-
-    def evaluate(self, ins, timeout, group_id):
-        return self.client.evaluate(ins)
-
-    def reconnect(self, ins, timeout, group_id):
-        raise NotImplementedError
-
-
 def context(number: int) -> Context:
     return Context(1, number, {"partition-id": number}, RecordDict(), {})
 
@@ -112,7 +88,7 @@ def wrapped(number: int, client: NumPyClient | None = None, **options: Any) -> S
 def make_server(strategy: LegacySelection, clients: list[Client] | None = None) -> Server:
     manager = SimpleClientManager()
     for number, client in enumerate(clients or [wrapped(k) for k in range(CLIENTS)]):
-        manager.register(DirectProxy(number, client))
+        manager.register(legacy_app.DirectProxy(number, client))
     return Server(client_manager=manager, strategy=strategy)
 
 
