@@ -19,7 +19,6 @@ from .store import UpdateStore, norm, weighted_sum
 
 __all__ = ["SketchedFit"]
 
-_RIDGE = 0.01
 _TINY = 1e-30  # of a squared norm
 _LONGEST = 3.0  # sketch, in medians of their norms
 
@@ -101,7 +100,7 @@ class SketchedFit(Combination):
             cosine = float(np.einsum("r,r->", mean, self._before)) / lengths
             target = mean + max(0.0, cosine) * self._left
         stored, longest = self._updates.entries, _LONGEST * median_norm(rows)
-        fit = SketchFit(target, now.shares, ridge=_RIDGE, bound=self.bound, longest=longest)
+        fit = SketchFit(target, now.shares, bound=self.bound, longest=longest)
         fit = fit.with_columns(
             [update.client for update in stored],
             np.array([update.sketch for update in stored]),

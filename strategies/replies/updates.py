@@ -1,6 +1,6 @@
 """Full updates: what is let through to the base strategy, and in which order."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO
 
@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.common import log
 from flwr.serverapp.strategy import Strategy
 
-from pncs_flower.layers import ALL_LAYERS, choose_vectors, local_change
+from pncs_flower.layers import ALL_LAYERS, choose_vectors
 from pncs_flower.plain_text import shortened
 from pncs_flower.protocol import SUMMARY, WHOLE, SummaryRequest
 from pncs_flower.sketches.kinds import parse_sketch
@@ -23,17 +23,12 @@ from ..rule import Metrics, Summary
 from .arrays import read_array, read_doubles
 from .metrics import ReplyMetrics, numbers
 from .model import Model, OtherUpdateError
+from .vectors import local_update
 
 # What recomputing a sketch may differ by, relative to its norm: another machine rounds otherwise.
 _TOLERANCE = 1e-2
 # Clients whose updates have another form than the model: one alone may be at fault itself.
 _ENOUGH = 2
-
-
-def local_update(weights: ArrayRecord, arrays: ArrayRecord, names: Iterable[str]) -> np.ndarray:
-    """Return what was sent less what came back, of some arrays, as one vector."""
-    changes = [local_change(read_array(weights[n]), read_array(arrays[n])) for n in names]
-    return np.concatenate([change.ravel() for change in changes])
 
 
 class UntruthfulSketchError(ValueError):
@@ -62,7 +57,8 @@ class SketchCheck:
         for record, part in self.request.parts.items():
             sketch = parse_sketch(part.sketch)
             for layer, names in choose_vectors(weights, part.layers, part.whole).items():
-                update = local_update(weights, arrays, names)
+                before = {name: read_array(weights[name]) for name in names}
+                update = local_update(before, arrays)
                 expected = sketch.of(update, seed=self.seed, round=self.round, layer=layer)
                 difference = float(np.linalg.norm(expected - sent[record][layer]))
                 worst = max(worst, difference / (float(np.linalg.norm(expected)) or 1.0))

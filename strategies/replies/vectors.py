@@ -10,6 +10,12 @@ from pncs_flower.layers import ALL_LAYERS, choose_vectors, local_change
 from .arrays import read_array
 
 
+def local_update(before: Mapping[str, np.ndarray], arrays: ArrayRecord) -> np.ndarray:
+    """Return what was sent less what came back, of the arrays that were sent, as one vector."""
+    changes = (local_change(values, read_array(arrays[name])) for name, values in before.items())
+    return np.concatenate([change.ravel() for change in changes])
+
+
 class Vectors:
     """The floating-point arrays of a model as one vector, without normalisation's buffers."""
 
@@ -20,8 +26,7 @@ class Vectors:
     def update(self, content: RecordDict) -> np.ndarray:
         """Return weights before minus weights after, float32, shape (P,)."""
         (arrays,) = content.array_records.values()
-        parts = [local_change(w, read_array(arrays[name])) for name, w in self._before.items()]
-        return np.concatenate([part.ravel() for part in parts], dtype=np.float32)
+        return local_update(self._before, arrays).astype(np.float32, copy=False)
 
     def changed(self, change: np.ndarray) -> Mapping[str, Array]:
         """Return the model's arrays less a change, shape (P,), in the precision that they have."""
