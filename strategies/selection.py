@@ -82,8 +82,14 @@ class SelectionStrategy(Strategy):
         self.history = self._records.all
         self._roster = Roster(self.options)
         weights = Weights(base)
-        self._selector = Selector(rule, self.options.queue_length, self.options.seed, weights)
         self._combiner = Combiner(self.options, rule, base, weights)
+        self._selector = Selector(
+            rule,
+            self.options.queue_length,
+            self.options.seed,
+            weights,
+            asks_resting=self._combiner.combination.asks_update,
+        )
         self._asking = Asking(self._selector, self._combiner.request, self.options)
         self._checks = UpdateChecks(base, self.options, self.history)
         self._evaluations = ReplyMetrics("evaluation", base, self.options.max_weight)

@@ -29,7 +29,7 @@ class SketchedFit(Combination):
 
     The sketch of the mean of all updates is the mean of the sketches, which the server has. What
     is applied is the combination of updates whose sketch is nearest to it; what that leaves over is
-    added to the mean of the next round (error feedback), as far as that points the same way.
+    added to the mean of the next round (error feedback).
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class SketchedFit(Combination):
         """Begin with nothing stored, and nothing left over."""
         self._updates = UpdateStore(self.store, self.dtype, folder)
         self._last: dict[str, np.ndarray] = {}
-        self._left = self._before = np.zeros(0)
+        self._left = np.zeros(0)
 
     def request(self, wanted: SummaryRequest | None) -> SummaryRequest:
         """Ask for a sketch of the whole update besides, unless the rule asks for one."""
@@ -92,13 +92,7 @@ class SketchedFit(Combination):
         """Return the fit, and the mean that its target is made of."""
         rows = shortened_to_median(np.stack([*sketches.values()]), _LONGEST)
         mean = self._mean(now, dict(zip(sketches, rows, strict=True)))
-        target = mean
-        if len(self._left):
-            # What was left over is wanted as far as the mean still points where it did: where a
-            # large learning rate has it turn from round to round, it is not.
-            lengths = norm(mean) * norm(self._before) or 1.0
-            cosine = float(np.einsum("r,r->", mean, self._before)) / lengths
-            target = mean + max(0.0, cosine) * self._left
+        target = mean + self._left if len(self._left) else mean
         stored, longest = self._updates.entries, _LONGEST * median_norm(rows)
         fit = SketchFit(target, now.shares, bound=self.bound, longest=longest)
         fit = fit.with_columns(
@@ -162,11 +156,11 @@ class SketchedFit(Combination):
         # A lie that no update fits would else add up without an end.
         left = left * min(1.0, norm(mean) / (norm(left) or 1.0))
         values = weighted_sum([*stored, *updates.values()], coefficients)
-        return Change(values, record, (mean, left, fresh))
+        return Change(values, record, (left, fresh))
 
     def keep(self, delivery: Delivery, change: Change) -> list[str]:
         """Store the fresh updates, and what is left over."""
-        self._before, self._left, fresh = change.memory
+        self._left, fresh = change.memory
         sketches = {**delivery.sketches, **fresh}
         rows = shortened_to_median(np.stack([*sketches.values()]), _LONGEST)
         # Copies, as each view of the rows would keep all of them.
@@ -179,18 +173,17 @@ class SketchedFit(Combination):
         """Drop a client's updates and its last sketch, and what is left over, partly its own."""
         self._updates.forget(client)
         if self._last.pop(client, None) is not None:
-            self._left = self._before = np.zeros(0)
+            self._left = np.zeros(0)
 
     def state(self) -> dict[str, Any]:
         """Return what is stored, left over and last known of each client."""
-        left = {"left": self._left, "before": self._before}
-        return {"updates": self._updates.state(), "last": dict(self._last), **left}
+        known = {"last": dict(self._last), "left": self._left}
+        return {"updates": self._updates.state(), **known}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up what `state` returned."""
         self._updates.restore(state["updates"])
-        self._left, self._before = state["left"], state["before"]
-        self._last = dict(state["last"])
+        self._last, self._left = dict(state["last"]), state["left"]
 
 
 def _square(length: float, sketch: np.ndarray | None) -> float:

@@ -23,6 +23,7 @@ class Plan:
 
     now: Round
     candidates: tuple[str, ...]  # to ask in the pre-round; empty if the rule asks nobody
+    resting: tuple[str, ...]  # of these, those that are asked for the combination alone
     cooling: tuple[str, ...]  # held back by the queue
     released: tuple[str, ...]  # from the queue, because too few others are left
     backing_off: tuple[str, ...] = ()  # have failed: neither asked nor chosen

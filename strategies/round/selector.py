@@ -91,9 +91,16 @@ class Selector:
     """A selection rule with an Age-of-Update queue in front, and what both remember."""
 
     def __init__(
-        self, rule: SelectionRule, queue_length: int, seed: int, weights: Weights | None = None
+        self,
+        rule: SelectionRule,
+        queue_length: int,
+        seed: int,
+        weights: Weights | None = None,
+        *,
+        asks_resting: bool = False,
     ) -> None:
         self.rule = rule
+        self._asks_resting = asks_resting
         self._weights = weights or Weights()
         self._seed = seed
         self._told = False
@@ -183,12 +190,19 @@ class Selector:
         )
         backing_off = tuple(client for client in ordered if client in failed and client not in may)
         asked: tuple[str, ...] = ()
+        resting: tuple[str, ...] = ()
         if self.rule.request:
             asked, chances = self._candidates(now, backing_off)
             now = replace(now, chances=chances)
+        if self._asks_resting and asked and may <= set(asked):
+            # The mean of all is known only if those are asked too that the rule leaves out. (A rule
+            # that asks for some of the free ones has said how many are to train.)
+            others = (*asked, *backing_off)
+            resting = tuple(client for client in ordered if client not in others)
         return Plan(
             now=now,
-            candidates=asked,
+            candidates=(*asked, *resting),
+            resting=resting,
             cooling=tuple(client for client in ordered if client in cooling and client not in may),
             released=tuple(released),
             backing_off=backing_off,
@@ -228,10 +242,10 @@ class Selector:
         """Have the rule choose, among those that answered if any were asked."""
         offered = self.offered(plan, summaries)
         number = min(plan.now.num_selected, len(offered))
-        now = replace(
-            plan.now, available=offered, num_selected=number, asked=plan.candidates, fit=fit
-        )
-        order = (*offered, *sorted(summaries.keys() - set(offered), key=client_order))
+        asked = tuple(client for client in plan.candidates if client not in plan.resting)
+        now = replace(plan.now, available=offered, num_selected=number, asked=asked, fit=fit)
+        others = summaries.keys() - set(offered) - set(plan.resting)
+        order = (*offered, *sorted(others, key=client_order))
         answers = {client: summaries[client] for client in order if client in summaries}
         with self._named("select", now):
             choice = self.rule.select(self._memory.rule, now, answers)
