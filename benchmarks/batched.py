@@ -263,6 +263,14 @@ def _batches(size: int, how: LocalTraining, seed: int) -> Iterator[Tensor]:
             yield from torch.randperm(size, generator=order).split(how.batch_size)
 
 
+def _at(inputs: Tensor, places: Tensor) -> Tensor:
+    """Return inputs at places of shape (K, B) as (K, B, inputs), without a copy if it is a row."""
+    first, size = int(places[0, 0]), places.numel()
+    if len(places) == 1 and torch.equal(places[0], torch.arange(first, first + size)):
+        return inputs[first : first + size][None]
+    return inputs[places.flatten()].view(*places.shape, -1)
+
+
 @torch.no_grad()
 def train_together(
     before: list[Tensor],
@@ -301,7 +309,7 @@ def train_together(
         share = (torch.arange(places.shape[1]) < sizes[:, None]) / sizes[:, None]
         after = [values[: len(now)] for values in all_after]
         layers = list(zip(after[::2], after[1::2], strict=True))
-        given = [inputs[places.flatten()].view(*places.shape, -1)]
+        given = [_at(inputs, places)]
         for weight, bias in layers:
             outputs = torch.baddbmm(bias[:, None], given[-1], weight.mT)
             given.append(outputs.relu_() if weight is not after[-2] else outputs)
