@@ -211,8 +211,8 @@ def _key(cell: dict[str, Any]) -> str:
     return json.dumps({key: cell[key] for key in wanted}, sort_keys=True)
 
 
-def table(by_line: dict[str, list[dict[str, Any]]], against: str) -> list[str]:
-    """Return Markdown: accuracies with 95% intervals, the way from uniform to all, paired tests."""
+def table(by_line: dict[str, list[dict[str, Any]]], against: str, between: str) -> list[str]:
+    """Return Markdown: accuracies with 95% intervals, the way between two lines, paired tests."""
     columns: dict[str, dict[str, np.ndarray]] = {}
     rounds = len(next(iter(by_line.values()))[0]["accuracies"])
     for number in (number for number in ROUNDS if number <= rounds):
@@ -236,7 +236,7 @@ def table(by_line: dict[str, list[dict[str, Any]]], against: str) -> list[str]:
         for values in columns.values():
             mean, interval = mean_interval(values[name])
             error = f" ± {interval:.3f}" if len(values[name]) > 1 else ""
-            entries.append(f"{mean:.3f}{error}{_way(values, name)}")
+            entries.append(f"{mean:.3f}{error}{_way(values, name, between)}")
         entries += ["-", "-"]
         if name in tests:
             entries[-2:] = f"{(last[against] - last[name]).mean():+.4f}", f"{corrected[name]:.2g}"
@@ -248,11 +248,12 @@ def table(by_line: dict[str, list[dict[str, Any]]], against: str) -> list[str]:
     return lines
 
 
-def _way(values: dict[str, np.ndarray], name: str) -> str:
-    """Return how far a line's mean is on the way from uniform selection to all clients."""
-    if not {"uniform", "all"} <= values.keys() or name in ("uniform", "all"):
+def _way(values: dict[str, np.ndarray], name: str, between: str) -> str:
+    """Return how far a line's mean is on the way from one line to another."""
+    low, _, high = between.partition(",")
+    if not {low, high} <= values.keys() or name in (low, high):
         return ""
-    start, whole = values["uniform"].mean(), values["all"].mean() - values["uniform"].mean()
+    start, whole = values[low].mean(), values[high].mean() - values[low].mean()
     return f" ({(values[name].mean() - start) / whole:.0%})" if whole > 0 else ""
 
 
@@ -289,6 +290,7 @@ def read_options() -> argparse.Namespace:
     add("--hostile", type=float, default=0.0, help="share of clients that attack")
     add("--attack", choices=ATTACKS, default="flip")
     add("--against", default="sketched-mean", help="line that others are paired with")
+    add("--between", default="uniform,all", help="lines between which a way is measured")
     add("--workers", type=int, default=os.cpu_count())
     add("--output", type=Path, help="JSON lines; cells that it holds are not run again")
     add("--quick", action="store_true", help="digits, 20 clients, 5 rounds")
@@ -359,10 +361,10 @@ def main() -> None:
     for result in results.of(cells(rates, range(options.seeds), "test")):
         by_line.setdefault(result["name"], []).append(result)
     said += [f"seeds 0 to {options.seeds - 1}", "± half of the 95% interval"]
-    said.append("in brackets the way from uniform to all")
+    said.append("in brackets the way from " + options.between.replace(",", " to "))
     print(f"`{shlex.join(['python', *sys.argv])}`, {time.strftime('%Y-%m-%d')}, {machine()};")
     print(f"{'; '.join(said)}\n")
-    print("\n".join(table(by_line, options.against)))
+    print("\n".join(table(by_line, options.against, options.between)))
 
 
 if __name__ == "__main__":

@@ -15,8 +15,15 @@ from pncs_flower.clients import SummaryMod, summary_mod
 from pncs_flower.clients.privacy import SketchNoise
 from pncs_flower.protocol import SUMMARY
 from pncs_flower.simulations.run.in_process import InProcessGrid
-from pncs_flower.strategies import PNCS, GradientMemory, RoundRobin, SketchedMean
+from pncs_flower.strategies import (
+    PNCS,
+    GradientMemory,
+    RoundRobin,
+    SelectionStrategy,
+    SketchedMean,
+)
 from pncs_flower.strategies.combinations import SketchedFit
+from pncs_flower.strategies.rules.pncs import PNCSRule
 
 TRAIN_ONLY = {"fraction_evaluate": 0.0}
 RIDGE = 0.01
@@ -186,6 +193,42 @@ def test_pncs_compares_its_coordinates_and_sends_the_sketch_besides():
     assert strategy.history[0].chosen == plain.history[0].chosen
     assert strategy.history[0].mean_similarity == plain.history[0].mean_similarity
     assert strategy.history[0].bytes_up["pre-round"] > plain.history[0].bytes_up["pre-round"]
+
+
+def test_those_that_rest_are_asked_for_the_mean_and_the_rule_does_not_hear_of_them():
+    federation, heard = Federation(fails=lambda client, number: number == 3 and client == 1), []
+
+    class Listening(PNCSRule):
+        def select(self, state, now, summaries):
+            heard.append((now.asked, list(summaries), now.available))
+            return super().select(state, now, summaries)
+
+    combine = SketchedFit(sketch="layers", bound=math.inf)
+    strategy = SelectionStrategy(
+        FedAvg(**TRAIN_ONLY), Listening(2), queue_length=4, combine=combine
+    )
+    federation.run(strategy, 8)
+    reference, known = Reference(100), {}
+    for record, (asked, summaries, available) in zip(strategy.history, heard, strict=True):
+        free = [c for c in record.clients if c not in (*record.cooling, *record.backing_off)]
+        assert sorted(asked) == sorted(summaries) == sorted(available) == sorted(free)
+        assert set(record.asked) == set(record.clients) - set(record.backing_off)
+        assert set(record.chosen) <= set(free)
+        updates = {c: federation.update(int(c), record.round) for c in record.asked}
+        known |= {c: examples(int(c), record.round) for c in record.delivered}
+        there = [c for c in record.asked if c in {*record.delivered} or c not in record.chosen]
+        w, sent = shares(there, {}, known), {c: updates[c] for c in there}
+        close(federation.change(record.round), reference.combine(sent, w, record.delivered))
+    assert any(record.cooling for record in strategy.history)
+
+
+def test_a_rule_that_asks_some_has_only_these_asked():
+    federation, mean = Federation(), Federation()
+    strategy = PNCS(FedAvg(**TRAIN_ONLY), queue_length=2, candidates=3, combine="sketched-mean")
+    federation.run(strategy, 4)
+    assert [len(record.asked) for record in strategy.history] == [3] * 4
+    plain = mean.run(PNCS(FedAvg(**TRAIN_ONLY), queue_length=4), 4)
+    assert [len(record.asked) for record in plain.history] == [6, 4, 2, 2]
 
 
 # --- who lies -------------------------------------------------------------------------------------
