@@ -41,9 +41,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument(
-        "--lines", required=True, help="names, separated by commas; the first is dashed"
-    )
+    parser.add_argument("--lines", required=True, help="names, by commas; the first is dashed")
     parser.add_argument("--titles", required=True, help="of the panels, separated by commas")
     parser.add_argument("--picture", type=Path, required=True, help="PNG")
     options = parser.parse_args()
