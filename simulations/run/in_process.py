@@ -1,8 +1,10 @@
-"""A grid that calls the real ClientApp in this process: no Ray, no network, the same bits."""
+"""A grid that calls the real ClientApp on this machine: no Ray, no network, the same bits."""
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from logging import ERROR
+from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -13,15 +15,29 @@ from flwr.serverapp import Grid
 
 from pncs_flower.strategies.grids.releases import Run, set_task_identity
 
+if TYPE_CHECKING:
+    from .workers import Workers
+
 _FIRST_NODE_ID = 1000
 _RUN_ID = 1
 
 
 class InProcessGrid(Grid):
-    """Run simulated clients one after the other in the calling process.
+    """Run simulated clients in the calling process, or in worker processes on this machine.
 
     A client sees what it would see in a process of its own: records of its own, and a state that
     is kept only if its app returns. Messages are handled when they are pushed.
+
+    With workers, clients compute at the same time, each on one thread. The workers are forked when
+    the grid is made (Linux): they have the app and whatever else is in memory then, data sets too,
+    without a copy, and never see what becomes of it in the calling process. Make the grid before
+    that process uses CUDA or JAX. A client that takes longer for a message than the timeout of
+    `send_and_receive`, or the message's time to live, has not answered, and its worker is replaced;
+    a worker that dies ends the run with a `DeadWorkerError`. The grid is closed by ``with``, or
+    when it is forgotten::
+
+        with InProcessGrid(app, 100, workers=4) as grid:
+            strategy.start(grid, initial_arrays)
 
     Parameters
     ----------
@@ -33,6 +49,8 @@ class InProcessGrid(Grid):
         What the clients read from ``context.run_config``.
     tracebacks : bool (default: False)
         Whether what a client raises is also logged, with where it comes from.
+    workers : int (default: 1)
+        How many processes play clients; 1: the calling process does.
     """
 
     simulated = True  # all nodes are there from the start
@@ -44,7 +62,12 @@ class InProcessGrid(Grid):
         run_config: Mapping[str, bool | int | float | str] | None = None,
         *,
         tracebacks: bool = False,
+        workers: int = 1,
     ) -> None:
+        if workers < 1:
+            raise ValueError(f"workers is {workers}, but must be at least 1")
+        if workers > 1 and sys.platform != "linux":
+            raise ValueError(f"workers = {workers} needs Linux: leave it at 1 on {sys.platform}")
         set_task_identity(_RUN_ID)
         self._app = client_app
         self._tracebacks = tracebacks
@@ -59,6 +82,23 @@ class InProcessGrid(Grid):
             )
             for i in range(num_clients)
         }
+        self._timeout: float | None = None
+        self._workers: Workers | None = None
+        if workers > 1:
+            from . import workers as processes  # which only Linux can import
+
+            self._workers = processes.Workers(workers, self.contexts, self._handle)
+
+    def close(self) -> None:
+        """End the workers, if there are any."""
+        if self._workers is not None:
+            self._workers.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the node ids of all clients."""
@@ -66,14 +106,17 @@ class InProcessGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Have every message handled by its client and keep the replies."""
-        ids = []
+        sent = []
         for message in messages:
             message.metadata.__dict__["_message_id"] = message_id = uuid4().hex
             if message.metadata.dst_node_id not in self.contexts:
                 continue  # Flower, too, drops a message to an unknown node
-            self._replies[message_id] = self._handle(message)
-            ids.append(message_id)
-        return ids
+            sent.append(message)
+            if self._workers is None:
+                self._replies[message_id] = self._handle(message)
+        if self._workers is not None:
+            self._replies |= self._workers.play(sent, self._timeout)
+        return [message.metadata.message_id for message in sent]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Hand over the replies to these messages, once."""
@@ -82,8 +125,12 @@ class InProcessGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Push messages and pull their replies; there is nothing to wait for."""
-        return self.pull_messages(self.push_messages(messages))
+        """Push messages and pull their replies, of which there is none that comes later."""
+        self._timeout = timeout
+        try:
+            return self.pull_messages(self.push_messages(messages))
+        finally:
+            self._timeout = None
 
     def _handle(self, message: Message) -> Message:
         client = self.contexts[message.metadata.dst_node_id]
@@ -94,6 +141,8 @@ class InProcessGrid(Grid):
         )
         try:
             reply = self._app(received, context)
+            if not reply.has_error():
+                reply = Message(content=_own_copy(reply.content), reply_to=message)
         except Exception as error:  # whatever a client app raises is an error reply in Flower
             if self._tracebacks:
                 place = client.node_config["partition-id"]
@@ -101,9 +150,7 @@ class InProcessGrid(Grid):
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
             return Message(Error(code, f"{type(error)}:<'{error}'>"), reply_to=message)
         client.state = context.state
-        if reply.has_error():
-            return reply
-        return Message(content=_own_copy(reply.content), reply_to=message)
+        return reply
 
     # The rest of Flower's interface, which only its own runtime needs.
 

@@ -1,0 +1,156 @@
+"""A process that forks others, at any time as if it were done at the start.
+
+A fork is safe before PyTorch has threads or CUDA is in use, and later it is not. And when the
+process that all of it is for is gone, however it has ended, this one notices: it does nothing else,
+so that no code of anybody's can keep it from that.
+"""
+
+import contextlib
+import ctypes
+import gc
+import os
+import signal
+import sys
+import traceback
+import weakref
+from collections.abc import Callable
+from socket import AF_UNIX, MSG_CMSG_CLOEXEC, SOCK_SEQPACKET, recv_fds, send_fds, socket, socketpair
+from typing import NoReturn
+
+import numpy as np
+
+from pncs_flower.strategies import DeadWorkerError
+
+Serve = Callable[[int, socket], None]
+
+_START, _END = b"+", b"-"
+_BYTES = 8  # of a number that is sent
+_PR_SET_PDEATHSIG = 1
+_OMP_PAUSE_HARD = 2
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class ForkServer:
+    """Starts processes that call ``serve(index, channel)``, and ends them."""
+
+    def __init__(self, serve: Serve) -> None:
+        self._channel, there = socketpair(AF_UNIX, SOCK_SEQPACKET)
+        flush()  # or every process would write what waits to be written
+        # Those of this thread, which a forked process would wait for in vain; the next parallel
+        # loop starts them again.
+        with contextlib.suppress(AttributeError):  # there is no OpenMP
+            ctypes.CDLL(None).omp_pause_resource_all(_OMP_PAUSE_HARD)
+        pid = os.fork()
+        if not pid:
+            self._channel.close()
+            _run_and_exit(lambda: _fork_others(there, serve))
+        there.close()
+        self.close = weakref.finalize(self, _close, self._channel, pid)
+        """End all processes; it also comes to that when this object or the interpreter ends."""
+
+    def start(self, index: int) -> tuple[int, socket]:
+        """Start a process, and return its id and a channel to it."""
+        pid, descriptors = self._ask(_START, index)
+        return pid, socket(fileno=descriptors[0])
+
+    def end(self, pid: int) -> int:
+        """Kill a process, or bury one that has died; return its status as `os.waitpid` does."""
+        return self._ask(_END, pid)[0] if self.close.alive else 0
+
+    def _ask(self, order: bytes, number: int) -> tuple[int, list[int]]:
+        if not self.close.alive:
+            raise ValueError("the grid is closed, and its workers have ended: make another one")
+        answer, descriptors = b"", list[int]()
+        try:
+            with contextlib.suppress(ConnectionError):
+                self._channel.send(order + number.to_bytes(_BYTES))
+                answer, descriptors, *_ = recv_fds(self._channel, _BYTES, 1, MSG_CMSG_CLOEXEC)
+        finally:
+            if not answer:  # whatever comes later would be taken for the answer to the next order
+                self.close()
+        if not answer:
+            raise DeadWorkerError(
+                "the process that starts the workers of the simulation has died, perhaps for want "
+                "of memory: start again (with checkpoint=, the run goes on where it stopped)"
+            )
+        return int.from_bytes(answer), descriptors
+
+
+def _close(channel: socket, pid: int) -> None:
+    channel.close()
+    with contextlib.suppress(ChildProcessError):  # in a process that the user has forked
+        os.waitpid(pid, 0)
+
+
+def _fork_others(channel: socket, serve: Serve) -> None:
+    """Do what is ordered until nobody is there to order, and then end all that was started."""
+    # Of what a terminal sends to all its processes, the calling one makes what it will.
+    for sent in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(sent, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _compute_on_one_thread()
+    gc.freeze()  # what is there already is not looked through, which would copy its memory
+    children = set()
+    while order := channel.recv(1 + _BYTES):
+        number = int.from_bytes(order[1:])
+        if order[:1] == _START:
+            here, there = socketpair(AF_UNIX, SOCK_SEQPACKET)
+            pid = os.fork()
+            if not pid:
+                channel.close()
+                here.close()
+                _run_and_exit(lambda: _serve(serve, number, there))  # noqa: B023
+            there.close()
+            children.add(pid)
+            send_fds(channel, [pid.to_bytes(_BYTES)], [here.fileno()])
+            here.close()
+        else:
+            children.discard(number)
+            channel.send(_kill(number).to_bytes(_BYTES))
+    for pid in children:
+        _kill(pid)
+
+
+def _kill(pid: int) -> int:
+    os.kill(pid, signal.SIGKILL)
+    return os.waitpid(pid, 0)[1]
+
+
+def _serve(serve: Serve, index: int, channel: socket) -> None:
+    """Serve in a process that shares nothing random with the others."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    np.random.seed()  # noqa: NPY002 - the generator that apps use who do not care
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.seed()
+    serve(index, channel)
+
+
+def _compute_on_one_thread() -> None:
+    """Have each process use one core, as Ray's do: last bits depend on the number of threads."""
+    os.environ.update(dict.fromkeys(_THREADS, "1"))  # for libraries that are loaded later
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+    with contextlib.suppress(ImportError):  # comes with scikit-learn
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+        threadpool_limits(1)
+
+
+def _run_and_exit(run: Callable[[], None]) -> NoReturn:
+    """Run something in a forked process, and end it without what its parent has yet to do."""
+    code = 1
+    try:
+        run()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        flush()
+        os._exit(code)
+
+
+def flush() -> None:
+    """Write what waits to be written to the terminal."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none at all
+            stream.flush()
