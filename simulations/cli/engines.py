@@ -74,25 +74,28 @@ def run_on_ray(config: Config, clients: int, shares: Mapping[str, Any]) -> None:
     _conclude(output)
 
 
-def run_in_process(config: Config, clients: int) -> None:
-    """Run one client after the other in this process."""
+def run_in_process(config: Config, clients: int, workers: int | None) -> None:
+    """Run on this machine, in so many worker processes; None: as many as are of use."""
     from ..client_app import app as client_app
     from ..machine.signals import exit_on_signals
     from ..report.of_run import draw_rounds
     from ..run.flower import FLOWER_LOG
     from ..run.in_process import InProcessGrid
-    from ..run.preflight import check_device, check_run
+    from ..run.preflight import check_device, check_run, choose_workers
     from ..run.training import train
 
     check_device(config)
-    check_run(config, clients)
-    config, output = _begin(config, clients, ", one after the other in this process")
-    grid = InProcessGrid(client_app, clients, config.to_run_config(), tracebacks=True)
+    count = choose_workers(config, clients, workers)
+    check_run(config, clients)  # the data that it loads are then the workers' too
+    where = f"in {count} worker processes" if count > 1 else "one after the other in this process"
+    config, output = _begin(config, clients, f", {where}")
+    settings = config.to_run_config()
     with (
         exit_on_signals(),
-        _flower_log(output / FLOWER_LOG),
+        _flower_log(output / FLOWER_LOG),  # to which the workers write too
+        InProcessGrid(client_app, clients, settings, tracebacks=True, workers=count) as grid,
         _progress(config.num_rounds) as show,
-        _saying_how_to_go_on(config, output, Engine.IN_PROCESS),
+        _saying_how_to_go_on(config, output, Engine.IN_PROCESS, {"workers": workers}),
     ):
         train(grid, config, output, show)
     draw_rounds(output)
@@ -147,7 +150,7 @@ def _how_to_go_on(config: Config, output: Path, engine: Engine, shares: Mapping[
     if config.resume:  # perhaps with more rounds than the folder knows of
         words += ["--rounds", str(config.num_rounds)]
     for name, value in shares.items():
-        if value != SHARES[name]:
+        if value != SHARES.get(name):
             words += [f"--{name.replace('_', '-')}", f"{value:g}"]
     return f"To go on with it: {shlex.join(words)}"
 

@@ -123,8 +123,16 @@ def run(
         ),
     ] = None,
     engine: Annotated[
-        Engine, typer.Option(help="Flower's simulation on Ray, or this process.")
+        Engine, typer.Option(help="Flower's simulation on Ray, or processes of our own here.")
     ] = Engine.RAY,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help="Processes that play clients; 1: this one does (in-process). "
+            "[dim]\\[default: the CPU cores; 1 with a GPU][/dim]",
+            min=1,
+        ),
+    ] = None,
     cpus_per_client: Annotated[int, typer.Option(help="CPU cores for each client (ray).")] = SHARES[
         "cpus_per_client"
     ],
@@ -162,13 +170,18 @@ def run(
                 "gpus-per-client and logical-gpus share out GPUs among Ray's workers: leave them "
                 "out with --engine in-process, whose clients take turns on --device"
             )
+        if engine is Engine.RAY and workers is not None:
+            raise ValueError(
+                "workers is for --engine in-process: on Ray, cpus-per-client says how many "
+                "clients compute at once"
+            )
         for what, idle in unused_settings(config).items():
             err.print(f"Note: {what} does not use {', '.join(idle)}", soft_wrap=True)
         if engine is Engine.RAY:
             shares = (cpus_per_client, gpus_per_client, logical_gpus)
             run_on_ray(config, clients, dict(zip(SHARES, shares, strict=True)))
         else:
-            run_in_process(config, clients)
+            run_in_process(config, clients, workers)
 
 
 app.command()(sweep)

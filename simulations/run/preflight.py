@@ -1,6 +1,7 @@
 """What a run needs and what each client gets: what cannot work is said before anything starts."""
 
 import os
+import sys
 from dataclasses import dataclass
 from subprocess import DEVNULL, SubprocessError, check_output
 
@@ -10,6 +11,7 @@ from flwr.app import ArrayRecord
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
+from pncs_flower.clients.device import choose_device
 from pncs_flower.clients.training import CHUNK
 from pncs_flower.layers import choose_layers
 
@@ -136,6 +138,19 @@ def check_device(config: Config) -> None:
             "device = 'cuda', but PyTorch sees no GPU on this machine: leave device out, or set it "
             "to cpu"
         )
+
+
+def choose_workers(config: Config, clients: int, wanted: int | None = None) -> int:
+    """Return how many processes play clients in process: the cores, if nobody says it."""
+    on_cpu = choose_device(config.device).type == "cpu"
+    if not on_cpu and (wanted or 1) > 1:
+        raise ValueError(
+            f"workers = {wanted}, but the clients compute on a GPU: leave it out, or give --device "
+            "cpu; on Ray, with --gpus-per-client, several share a GPU"
+        )
+    if wanted is None:
+        wanted = usable_cpus() if on_cpu and sys.platform == "linux" else 1
+    return min(wanted, clients)
 
 
 def check_run(

@@ -240,9 +240,11 @@ class _Worker:
 
     def end(self) -> int:
         """Kill the process, and return its status; there is another one when it is needed."""
-        assert self._process is not None
-        (pid, channel), self._process = self._process, None
+        process, self._process = self._process, None
         self.message = self.kept = None
+        if process is None:
+            return 0
+        pid, channel = process
         channel.close()
         return self._forks.end(pid)
 

@@ -70,7 +70,7 @@ def _train(message: Message, context: Context) -> Message:
     return reply
 
 
-def digest(strategy: SelectionStrategy) -> str:
+def digest(strategy: SelectionStrategy, workers: int = 1) -> str:
     """Run a strategy, and return a digest of its choices, its state and the model."""
     app = ClientApp(
         mods=[SummaryMod(num_examples=lambda c: 1 + int(c.node_config["partition-id"]))]
@@ -88,8 +88,8 @@ def digest(strategy: SelectionStrategy) -> str:
 
     type(strategy.rule).select = select
     try:
-        grid = InProcessGrid(app, CLIENTS)
-        result = strategy.start(grid, numpy_app.initial_arrays(), num_rounds=ROUNDS)
+        with InProcessGrid(app, CLIENTS, workers=workers) as grid:
+            result = strategy.start(grid, numpy_app.initial_arrays(), num_rounds=ROUNDS)
     finally:
         type(strategy.rule).select = see
     encoder = Encoder()
@@ -102,13 +102,14 @@ def digest(strategy: SelectionStrategy) -> str:
     return hashlib.sha256(b"".join([*(text.encode() for text in told), *bits])).hexdigest()
 
 
+def make(name: str) -> SelectionStrategy:
+    base = FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
+    return STRATEGIES[name](base, num_selected=2, queue_length=2, seed=5)
+
+
 def digests() -> dict[str, str]:
     """Return the digest of every rule, by name."""
-    base = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
-    return {
-        name: digest(make(FedAvg(**base), num_selected=2, queue_length=2, seed=5))
-        for name, make in STRATEGIES.items()
-    }
+    return {name: digest(make(name)) for name in STRATEGIES}
 
 
 def usual_loss() -> float:

@@ -1,0 +1,508 @@
+"""Clients that are played by worker processes: no bit changes, and no process is left."""
+
+import copy
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from apps import every_rule, numpy_app
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+from flwr.serverapp.strategy import FedAvg
+
+from pncs_flower.clients import summary_mod
+from pncs_flower.protocol import MARKER
+from pncs_flower.simulations.machine.watchdog import is_alive
+from pncs_flower.simulations.run.folder import read_rounds
+from pncs_flower.simulations.run.in_process import InProcessGrid
+from pncs_flower.strategies import PNCS, DeadWorkerError
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers need Linux")
+
+COMMAND = [sys.executable, "-c", "from pncs_flower.simulations.cli import main; main()", "run"]
+FIRST = 1000  # the node of client 0
+
+
+def app_of(function: Callable[[Message, Context], RecordDict]) -> ClientApp:
+    """Return an app whose train function answers with these records."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return Message(function(message, context), reply_to=message)
+
+    return app
+
+
+def place(context: Context) -> int:
+    return int(context.node_config["partition-id"])
+
+
+def ask(grid: InProcessGrid, *clients: int, timeout: float | None = None, **records: Any) -> Any:
+    """Send each client a message, and return the replies' contents or errors by client."""
+    content = RecordDict(records)
+    messages = [Message(content, FIRST + client, "train") for client in clients]
+    replies = grid.send_and_receive(messages, timeout=timeout)
+    return {
+        reply.metadata.src_node_id - FIRST: reply.error if reply.has_error() else reply.content
+        for reply in replies
+    }
+
+
+@pytest.mark.parametrize("name", every_rule.STRATEGIES)
+def test_every_rule_has_the_same_bits_with_any_number_of_workers(name: str) -> None:
+    alone, two, three = (every_rule.digest(every_rule.make(name), w) for w in (1, 2, 3))
+    assert alone == two == three
+
+
+def odd_records() -> dict[str, Any]:
+    values = [-0.0, math.inf, 1e-320, 2**63, -5, 0.1]
+    arrays = {
+        "empty": np.zeros((3, 0), np.float16),
+        "scalar": np.array(7),
+        "bools": np.array([[True], [False]]),
+        "": np.array([np.nan, -0.0], ">f8"),
+    }
+    record = ArrayRecord({name: Array(value) for name, value in arrays.items()})
+    record["of no kind of NumPy's"] = Array("bf16", (2,), "torch", b"\x00pickle")
+    record["nothing"] = Array("", (), "", b"")
+    config = {"text": "\ud800 ü", "raw": b"\x00\xff", "many": [b"", b"1"], "yes": True, "whole": 3}
+    metrics: dict[str, Any] = {str(value): value for value in values} | {"list": values[:3]}
+    return {
+        "arrays": record,
+        "more/arrays": ArrayRecord({"again": record["scalar"]}),
+        "config": ConfigRecord({**config, "none": []}),
+        "metrics": MetricRecord(metrics),
+        "empty": ArrayRecord(),
+    }
+
+
+def test_records_of_all_kinds_come_and_go_and_stay_as_they_are() -> None:
+    def echo(message: Message, context: Context) -> RecordDict:
+        number = len(context.state)
+        if number % 2:  # what was kept is delivered as it is, changed, and forgotten
+            kept = RecordDict(dict(context.state))
+            copied = copy.deepcopy(kept)
+            assert copied == kept
+            kept["arrays"]["more"] = Array(np.arange(3))
+            context.state.clear()
+            return kept
+        context.state.update(message.content)
+        return message.content
+
+    told = []
+    for workers in (1, 2):
+        with InProcessGrid(app_of(echo), 3, workers=workers) as grid:
+            replies = [ask(grid, 0, 1, 2, **odd_records()) for _ in range(4)]
+            states = [context.state for context in grid.contexts.values()]
+            told.append(repr((replies, states)))
+            assert all(list(reply) == [0, 1, 2] for reply in replies)
+    assert told[0] == told[1]
+    assert "pickle" in told[0]
+
+
+def test_a_client_keeps_its_state_wherever_it_is_played() -> None:
+    def count(message: Message, context: Context) -> RecordDict:
+        if message.content:
+            time.sleep(0.2)  # so that others go elsewhere
+        before = context.state.array_records.get("sum", ArrayRecord({"sum": Array(np.zeros(4))}))
+        total = before["sum"].numpy() + 1 + place(context)
+        context.state["sum"] = ArrayRecord({"sum": Array(total)})
+        metrics = MetricRecord({"process": os.getpid(), "sum": float(total.sum())})
+        return RecordDict({"metrics": metrics})
+
+    with InProcessGrid(app_of(count), 5, workers=2) as grid:
+        processes = []
+        for number in range(1, 5):
+            slow = {"slow": ConfigRecord()} if number == 3 else {}
+            metrics = ask(grid, *(0, 2, 4, 1, 3)[:: 1 + number % 2], **slow)
+            processes.append({c: each["metrics"]["process"] for c, each in metrics.items()})
+        grid.contexts[FIRST].state["sum"] = ArrayRecord({"sum": Array(np.full(4, 100.0))})
+        last = ask(grid, *range(5))
+    # 0, 3 and 4 were asked four times before, 1 and 2 twice; 0 was given another state.
+    sums = [each["metrics"]["sum"] for each in last.values()]
+    assert sums == [4 * 101.0, 4 * 2 * 3, 4 * 3 * 3, 4 * 4 * 5, 4 * 5 * 5][:1] + sums[1:]
+    asked = {c: sum(c in each for each in processes) + 1 for c in range(1, 5)}
+    assert sums[1:] == [4.0 * (1 + c) * times for c, times in asked.items()]
+    assert len({process for each in processes for process in each.values()}) == 2
+
+
+def test_messages_to_one_client_are_answered_one_after_the_other() -> None:
+    def count(message: Message, context: Context) -> RecordDict:
+        number = len(context.state)
+        time.sleep(0.05 * (3 - number))
+        context.state[str(number)] = ConfigRecord()
+        return RecordDict({"number": ConfigRecord({"number": number})})
+
+    with InProcessGrid(app_of(count), 2, workers=2) as grid:
+        messages = [Message(RecordDict(), FIRST + n % 2, "train") for n in range(6)]
+        replies = grid.send_and_receive(messages)
+    assert [reply.content["number"]["number"] for reply in replies] == [0, 0, 1, 1, 2, 2]
+
+
+def test_arrays_that_are_sent_to_many_are_read_once_by_each_worker() -> None:
+    def tell(message: Message, context: Context) -> RecordDict:
+        seen.append(message.content["model"]["w"])
+        told = {"process": os.getpid(), "object": id(seen[-1]), "of": len({*map(id, seen)})}
+        return RecordDict({"told": ConfigRecord(told)})
+
+    seen: list[Array] = []
+    model = ArrayRecord({"w": Array(np.ones(100))})
+    with InProcessGrid(app_of(tell), 8, workers=2) as grid:
+        for number in (1, 2):
+            told = [each["told"] for each in ask(grid, *range(8), model=model).values()]
+            assert all(each["of"] == number for each in told)
+            assert len({(each["process"], each["object"]) for each in told}) <= 2
+            model["w"].data = Array(np.zeros(100)).data  # the same object, another model
+
+
+def test_an_app_that_raises_is_an_error_reply() -> None:
+    def fail(message: Message, context: Context) -> RecordDict:
+        context.state["kept"] = ConfigRecord()
+        if place(context):
+            raise OSError("no data\ud800")
+        return None  # type: ignore[return-value]
+
+    told = []
+    for workers in (1, 2):
+        with InProcessGrid(app_of(fail), 2, workers=workers) as grid:
+            errors = ask(grid, 0, 1)
+            told.append([(error.code, error.reason) for error in errors.values()])
+            assert not any(context.state for context in grid.contexts.values())
+    assert told[0] == told[1]
+    assert [code for code, _ in told[0]] == [ErrorCode.CLIENT_APP_RAISED_EXCEPTION] * 2
+
+
+def test_a_client_that_hangs_has_not_answered_and_does_again_later() -> None:
+    def hang(message: Message, context: Context) -> RecordDict:
+        if "hang" in message.content and place(context) == 1:
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
+            time.sleep(1000)
+        context.state[str(len(context.state))] = ArrayRecord({"w": Array(np.ones(3))})
+        return RecordDict({"told": ConfigRecord({"states": len(context.state)})})
+
+    with InProcessGrid(app_of(hang), 4, workers=2) as grid:
+        assert list(ask(grid, *range(4))) == [0, 1, 2, 3]
+        start = time.monotonic()
+        replies = ask(grid, *range(4), timeout=1.0, hang=ConfigRecord())
+        assert 1.0 <= time.monotonic() - start < 30
+        assert list(replies) == [0, 2, 3]
+        message = Message(RecordDict({"hang": ConfigRecord()}), FIRST + 1, "train", ttl=0.5)
+        assert not list(grid.pull_messages(grid.push_messages([message])))
+        states = [reply["told"]["states"] for reply in ask(grid, *range(4)).values()]
+        assert states == [3, 2, 3, 3]
+        assert len(psutil.Process().children(recursive=True)) >= 3
+
+
+def dies(how: Callable[[], object]) -> ClientApp:
+    def die(message: Message, context: Context) -> RecordDict:
+        if "die" in message.content and place(context) == 2:
+            how()
+        return RecordDict()
+
+    return app_of(die)
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "SIGKILL"),
+        (lambda: sys.exit(3), "exit code 1"),
+        (lambda: os._exit(7), "exit code 7"),
+    ],
+)
+def test_a_worker_that_dies_is_an_error_that_names_the_client(
+    how: Callable[[], object], told: str
+) -> None:
+    with InProcessGrid(dies(how), 4, workers=2) as grid:
+        for _ in range(2):
+            with pytest.raises(DeadWorkerError, match=rf"died \({told}\) while it played client 2"):
+                ask(grid, *range(4), die=ConfigRecord())
+            assert list(ask(grid, *range(4))) == [0, 1, 2, 3]
+
+
+def test_a_worker_that_is_killed_while_it_has_nothing_to_do_is_told_too() -> None:
+    with InProcessGrid(dies(lambda: None), 2, workers=2) as grid:
+        before = set(psutil.Process().children(recursive=True))
+        ask(grid, 0, 1)
+        for worker in set(psutil.Process().children(recursive=True)) - before:
+            worker.kill()
+        time.sleep(0.2)
+        with pytest.raises(DeadWorkerError, match=r"SIGKILL.* it played client 0"):
+            ask(grid, 0, 1)
+
+
+def test_a_run_whose_worker_died_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    def die(message: Message, context: Context, call_next: Any) -> Message:
+        marker = message.content.config_records.get(MARKER, {})
+        if marker.get("round") == 3 and place(context) == 1 and not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call_next(message, context)
+
+    def start(workers: int, *mods: Any, **options: Any) -> Any:
+        with InProcessGrid(numpy_app.make_app(*mods), 6, workers=workers) as grid:
+            strategy = PNCS(FedAvg(), num_selected=2, queue_length=0, seed=1, **options)
+            return strategy.start(grid, numpy_app.initial_arrays(), num_rounds=5).arrays
+
+    whole = start(1, summary_mod)
+    with pytest.raises(DeadWorkerError, match="client 1"):
+        start(2, die, summary_mod, checkpoint=tmp_path / "run")
+    assert start(3, die, summary_mod, checkpoint=tmp_path / "run") == whole
+
+
+def test_a_grid_may_be_made_and_used_in_any_thread() -> None:
+    grids: list[InProcessGrid] = []
+    thread = threading.Thread(
+        target=lambda: grids.append(InProcessGrid(dies(int), 2, workers=2)), daemon=True
+    )
+    thread.start()
+    thread.join()
+    time.sleep(0.2)
+    with grids[0] as grid:
+        assert list(ask(grid, 0, 1)) == [0, 1]
+
+
+def test_a_client_may_have_a_grid_of_its_own() -> None:
+    def nested(message: Message, context: Context) -> RecordDict:
+        with InProcessGrid(dies(int), 2, workers=2) as grid:
+            return RecordDict({"told": ConfigRecord({"replies": len(ask(grid, 0, 1))})})
+
+    with InProcessGrid(app_of(nested), 3, workers=2) as grid:
+        assert [each["told"]["replies"] for each in ask(grid, 0, 1, 2).values()] == [2, 2, 2]
+
+
+def test_bad_numbers_of_workers_and_closed_grids_are_errors() -> None:
+    with pytest.raises(ValueError, match="workers is 0, but must be at least 1"):
+        InProcessGrid(dies(int), 2, workers=0)
+    with InProcessGrid(dies(int), 2, workers=2) as grid:
+        pass
+    with pytest.raises(ValueError, match="the grid is closed"):
+        ask(grid, 0)
+
+
+def test_a_grid_that_is_forgotten_leaves_no_process() -> None:
+    before = psutil.Process().children(recursive=True)
+    grid = InProcessGrid(dies(int), 2, workers=2)
+    ask(grid, 0, 1)
+    assert len(psutil.Process().children(recursive=True)) == len(before) + 3
+    del grid
+    assert psutil.Process().children(recursive=True) == before
+
+
+SCRIPT = """
+import os, signal, sys, time
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from pncs_flower.simulations import InProcessGrid
+
+main, app = os.getpid(), ClientApp()
+compute = dict
+
+@app.train()
+def train(message, context):
+    assert os.getpid() != main
+    client = context.node_config["partition-id"]
+    print("client", client, "has begun")
+    sys.stdout.flush()
+    if "raise" in message.content and client == 1:
+        raise OSError("no data there")
+    if "hang" in message.content:
+        while True:
+            pass
+    return Message(RecordDict({"told": ConfigRecord(compute())}), reply_to=message)
+
+def ask(grid, **records):
+    messages = [Message(RecordDict(records), 1000 + n, "train") for n in range(4)]
+    return list(grid.send_and_receive(messages))
+"""
+
+
+def start(code: str, *, of: str = "script.py", folder: Path) -> subprocess.Popen[str]:
+    """Run a user's script, which has no main guard, or what a notebook does."""
+    path = folder / of
+    path.write_text(SCRIPT + code)
+    return subprocess.Popen(
+        [sys.executable, str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def test_a_script_without_main_guard_has_its_prints_and_tracebacks(tmp_path: Path) -> None:
+    code = """
+import torch
+
+torch.set_num_threads(2)
+examples = torch.ones(300_000, requires_grad=True)
+examples.exp().sum().backward()  # threads of OpenMP
+
+def compute():
+    assert torch.get_num_threads() == 1
+    torch.set_num_threads(2)
+    total = (examples * 2).sum()
+    total.backward()
+    torch.set_num_threads(1)
+    return {"total": total.item(), "drawn": torch.rand(1).item()}
+
+print("once", end="")
+with InProcessGrid(app, 4, workers=2, tracebacks=True) as grid:
+    told = [reply.content["told"] for reply in ask(grid)]
+    failed = [reply for reply in ask(grid, **{"raise": ConfigRecord()}) if reply.has_error()]
+examples.exp().sum().backward()
+assert torch.get_num_threads() == 2
+assert [each["total"] for each in told] == [600_000.0] * 4, told
+assert len({each["drawn"] for each in told}) == 4
+assert len(failed) == 1
+"""
+    code, out, err = finish(start(code, folder=tmp_path))
+    assert code == 0, err
+    assert out.count("once") == 1
+    assert sorted(out.removeprefix("once").split("\n")) == sorted(
+        ["", *(f"client {client} has begun" for client in (0, 1, 2, 3) * 2)]
+    )
+    assert err.count("Client 1 raised an exception.") == 1
+    assert 'raise OSError("no data there")' in err
+
+
+HANGING = """
+with InProcessGrid(app, 4, workers=2) as grid:
+    ask(grid, hang=ConfigRecord())
+"""
+
+
+def hanging(folder: Path) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """Return a script, and the processes below it, two of which play clients."""
+    process = start(HANGING, folder=folder)
+    assert process.stdout is not None
+    begun = {process.stdout.readline() for _ in range(2)}
+    assert begun == {"client 0 has begun\n", "client 1 has begun\n"}
+    below = psutil.Process(process.pid).children(recursive=True)
+    assert len(below) == 3
+    return process, below
+
+
+def assert_end(processes: list[psutil.Process]) -> None:
+    deadline = time.monotonic() + 20
+    while any(is_alive(process) for process in processes):
+        assert time.monotonic() < deadline, processes
+        time.sleep(0.05)
+
+
+def test_nothing_is_left_of_a_process_that_is_killed(tmp_path: Path) -> None:
+    shared = set(os.listdir("/dev/shm"))
+    process, below = hanging(tmp_path)
+    process.kill()
+    assert_end(below)
+    finish(process)
+    assert set(os.listdir("/dev/shm")) <= shared
+
+
+def test_nothing_is_left_after_an_interruption_from_the_keyboard(tmp_path: Path) -> None:
+    process, below = hanging(tmp_path)
+    os.killpg(process.pid, signal.SIGINT)
+    code, _, err = finish(process)
+    assert code == -signal.SIGINT
+    assert err.count("KeyboardInterrupt") == 1
+    assert_end(below)
+
+
+def test_workers_end_with_the_process_that_starts_them(tmp_path: Path) -> None:
+    process, below = hanging(tmp_path)
+    (server,) = psutil.Process(process.pid).children()
+    server.kill()
+    code, _, err = finish(process)
+    assert code == 1
+    assert "DeadWorkerError: the process that starts the workers of the simulation has died" in err
+    assert_end(below)
+
+
+def test_a_notebook_goes_on_after_an_interruption(tmp_path: Path) -> None:
+    code = """
+import threading
+grid = InProcessGrid(app, 4, workers=2)
+threading.Timer(2, lambda: os.kill(main, signal.SIGINT)).start()
+try:
+    ask(grid, hang=ConfigRecord())
+except KeyboardInterrupt:
+    print("interrupted")
+print(len(ask(grid)), "replies")
+"""
+    code, out, err = finish(start(code, folder=tmp_path))
+    assert code == 0, err
+    assert out.endswith("4 replies\n")
+    assert "interrupted" in out
+
+
+def test_many_clients_that_keep_arrays_need_no_limit_to_be_raised(tmp_path: Path) -> None:
+    code = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+from flwr.app import Array, ArrayRecord
+import numpy as np
+keeping = ClientApp()
+
+@keeping.train()
+def train(message, context):
+    context.state["w"] = ArrayRecord({"w": Array(np.full(5, context.node_config["partition-id"]))})
+    return Message(RecordDict(), reply_to=message)
+
+grid = InProcessGrid(keeping, 300, workers=2)
+messages = [Message(RecordDict(), 1000 + n, "train") for n in range(300)]
+assert not any(reply.has_error() for reply in grid.send_and_receive(messages))
+kept = [int(context.state["w"]["w"].numpy()[0]) for context in grid.contexts.values()]
+assert kept == list(range(300))
+"""
+    code, _, err = finish(start(code, folder=tmp_path))
+    assert code == 0, err
+
+
+def pncs(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, "--engine", "in-process", "--rounds", "3", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def test_the_command_has_the_same_bits_with_workers_and_its_clients_write_to_its_log(
+    tmp_path: Path,
+) -> None:
+    told = []
+    # With these settings a client has one example, which its model refuses.
+    settings = ["--set", "partition=dirichlet", "--set", "dirichlet-alpha=0.02"]
+    for workers in ("1", "2"):
+        folder = tmp_path / workers
+        done = pncs("--workers", workers, "--output", str(folder), *settings)
+        assert done.returncode == 0, done.stderr
+        rows = [{**row, "seconds": 0, "elapsed": 0} for row in read_rounds(folder)]
+        with np.load(folder / "weights.npz", allow_pickle=False) as weights:
+            told.append((rows, {name: weights[name].tobytes() for name in weights.files}))
+    assert told[0] == told[1]
+    assert "in 2 worker processes" in done.stdout
+
+
+def test_workers_of_the_command_are_not_for_ray() -> None:
+    done = pncs("--engine", "ray", "--workers", "2")
+    assert done.returncode == 1
+    assert "workers is for --engine in-process" in done.stderr
