@@ -14,7 +14,16 @@ import sys
 import traceback
 import weakref
 from collections.abc import Callable
-from socket import AF_UNIX, MSG_CMSG_CLOEXEC, SOCK_SEQPACKET, recv_fds, send_fds, socket, socketpair
+from socket import (
+    AF_UNIX,
+    MSG_CMSG_CLOEXEC,
+    SHUT_RDWR,
+    SOCK_SEQPACKET,
+    recv_fds,
+    send_fds,
+    socket,
+    socketpair,
+)
 from typing import NoReturn
 
 import numpy as np
@@ -45,7 +54,7 @@ class ForkServer:
             self._channel.close()
             _run_and_exit(lambda: _fork_others(there, serve))
         there.close()
-        self.close = weakref.finalize(self, _close, self._channel, pid)
+        self.close = weakref.finalize(self, _close, self._channel, pid, os.getpid())
         """End all processes; it also comes to that when this object or the interpreter ends."""
 
     def start(self, index: int) -> tuple[int, socket]:
@@ -54,7 +63,7 @@ class ForkServer:
         return pid, socket(fileno=descriptors[0])
 
     def end(self, pid: int) -> int:
-        """Kill a process, or bury one that has died; return its status as `os.waitpid` does."""
+        """Kill a process if it is alive, and return its status as `os.waitpid` does."""
         return self._ask(_END, pid)[0] if self.close.alive else 0
 
     def _ask(self, order: bytes, number: int) -> tuple[int, list[int]]:
@@ -76,10 +85,13 @@ class ForkServer:
         return int.from_bytes(answer), descriptors
 
 
-def _close(channel: socket, pid: int) -> None:
+def _close(channel: socket, pid: int, caller: int) -> None:
+    if os.getpid() == caller:  # and not in a process that it has forked
+        with contextlib.suppress(OSError):  # the server has died
+            channel.shutdown(SHUT_RDWR)  # which counts also where forked processes have it open
+        with contextlib.suppress(ChildProcessError):  # somebody else has waited for it
+            os.waitpid(pid, 0)
     channel.close()
-    with contextlib.suppress(ChildProcessError):  # in a process that the user has forked
-        os.waitpid(pid, 0)
 
 
 def _fork_others(channel: socket, serve: Serve) -> None:
@@ -87,7 +99,8 @@ def _fork_others(channel: socket, serve: Serve) -> None:
     # Of what a terminal sends to all its processes, the calling one makes what it will.
     for sent in (signal.SIGINT, signal.SIGHUP):
         signal.signal(sent, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for sent in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(sent, signal.SIG_DFL)
     _compute_on_one_thread()
     gc.freeze()  # what is there already is not looked through, which would copy its memory
     children = set()

@@ -283,6 +283,20 @@ def test_a_client_may_have_a_grid_of_its_own() -> None:
         assert [each["told"]["replies"] for each in ask(grid, 0, 1, 2).values()] == [2, 2, 2]
 
 
+def test_grids_are_closed_in_any_order() -> None:
+    first, second = (InProcessGrid(dies(int), 2, workers=2) for _ in range(2))
+    assert list(ask(first, 0, 1)) == list(ask(second, 0, 1)) == [0, 1]
+    child = os.fork()
+    if not child:
+        del first  # it is not for this process to close it
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert list(ask(first, 0, 1)) == [0, 1]
+    first.close()
+    assert list(ask(second, 0, 1)) == [0, 1]
+    second.close()
+
+
 def test_bad_numbers_of_workers_and_closed_grids_are_errors() -> None:
     with pytest.raises(ValueError, match="workers is 0, but must be at least 1"):
         InProcessGrid(dies(int), 2, workers=0)
