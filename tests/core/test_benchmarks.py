@@ -1,7 +1,9 @@
 """The speed benchmarks run and print their tables, at sizes that take no time."""
 
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,59 @@ def test_combinations(tmp_path: Path) -> None:
     assert faulty[3:] != lines[3:]
 
 
+@pytest.mark.minutes
+def test_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be installed is skipped; the others end with the plain loop's model."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    peers = ["blazefl", "ours", "ours-workers", "flower-in-process"]
+    rows = peer_rows("--works", "mlp-100", "--peers", *peers, "--environments", str(tmp_path))
+    assert list(rows) == ["plain", *peers]
+    assert rows.pop("blazefl")[:3] == ["skipped:", "not", "installed:"]
+    assert_figures(rows)
+
+
+@pytest.mark.minutes
+def test_peers_of_other_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not (BENCHMARKS.parent / "build" / "peers").is_dir():
+        pytest.skip("their environments are made by: python benchmarks/peers.py --quick")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")  # tests need no network: they are there, or skipped
+    libraries = ("blazefl", "blazefl-threads", "blazefl-processes", "pfl", "pfl-processes")
+    rows = peer_rows("--works", "mlp-100", "--peers", *libraries)
+    assert set(rows) == {"plain", *libraries}
+    assert_figures({name: row for name, row in rows.items() if row[0] != "skipped:"})
+
+
+@pytest.mark.ray
+@pytest.mark.minutes
+def test_peers_on_ray() -> None:
+    rows = peer_rows("--works", "linear-10", "--peers", "flower-ray", "ours-ray")
+    assert list(rows) == ["plain", "flower-ray", "ours-ray"]
+    assert_figures(rows)
+
+
+def peer_rows(*arguments: str) -> dict[str, list[str]]:
+    """Run peers.py, which is to leave no file, and return what its rows say of each peer."""
+    with tempfile.TemporaryDirectory(prefix="peers-", dir="/tmp") as folder:
+        environment = {**os.environ, "RAY_TMPDIR": folder, "TMPDIR": folder}
+        command = [sys.executable, str(BENCHMARKS / "peers.py"), "--quick", *arguments]
+        finished = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=280, check=False
+        )
+        assert finished.returncode == 0, finished.stdout + finished.stderr
+        assert os.listdir(folder) == []
+    lines = finished.stdout.splitlines()
+    table = [line.split() for line in lines if line.startswith(arguments[1])]
+    return {row[1]: row[2:] for row in table}
+
+
+def assert_figures(rows: dict[str, list[str]]) -> None:
+    """A peer takes some time, and is at most rounding off the plain loop's model."""
+    for _, milliseconds, *_, off in rows.values():
+        assert float(milliseconds) > 0
+        assert float(off) <= 1e-3
+
+
 SCRIPTS = [
     "similarity.py",
     "sketch.py",
@@ -96,6 +151,7 @@ SCRIPTS = [
     "gpu.py",
     "combination_cost.py",
     "combinations.py",
+    "peers.py",
 ]
 
 
