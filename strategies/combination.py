@@ -70,7 +70,8 @@ class Combination(ABC):
     """
 
     asks_update: ClassVar[bool] = False
-    """Whether it needs a sketch of each asked client's update."""
+    """Whether it needs a sketch of each client's update, which `request` is to ask for. Those that
+    rest are then asked too, unless the rule asks some, and sketches are verified."""
 
     def request(self, wanted: SummaryRequest | None) -> SummaryRequest | None:
         """Return what is asked in the pre-round, given what the rule wants; or raise ValueError."""

@@ -63,7 +63,8 @@ class Round:
         Keys of all clients that take part, also of those that cool down or have failed and step
         back. (In `candidates`, without those that step back.)
     asked : tuple of str (default: empty)
-        Keys of the clients that were asked in this round's pre-round, once they were.
+        Keys of the clients that were asked in this round's pre-round, once they were; without those
+        that rest and were asked for the combination alone.
     last_asked : mapping of str to int (default: empty)
         The round before this one in which each client was last asked, whether or not it answered;
         clients that never were are absent.

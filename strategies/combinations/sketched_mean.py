@@ -63,7 +63,11 @@ class SketchedFit(Combination):
         """Begin with nothing stored, and nothing left over."""
         self._updates = UpdateStore(self.store, self.dtype, folder)
         self._last: dict[str, np.ndarray] = {}
+        self._leave_nothing()
+
+    def _leave_nothing(self) -> None:
         self._left = np.zeros(0)
+        self._left_by: set[str] = set()  # the clients whose sketches it is made of
 
     def request(self, wanted: SummaryRequest | None) -> SummaryRequest:
         """Ask for a sketch of the whole update besides, unless the rule asks for one."""
@@ -116,7 +120,8 @@ class SketchedFit(Combination):
         }
         total = sum(shares.values()) / sum(now.shares.values())
         fresh = np.stack([*sketches.values()])
-        weights = np.array([now.shares[c] / now.chances.get(c, 1.0) for c in sketches])
+        chances = {} if len(sketches) == len(shares) else now.chances
+        weights = np.array([now.shares[c] / chances.get(c, 1.0) for c in sketches])
         weights /= weights.sum()
         if len(sketches) == len(shares):
             return np.asarray(np.einsum("k,kr->r", weights, fresh))
@@ -161,6 +166,7 @@ class SketchedFit(Combination):
     def keep(self, delivery: Delivery, change: Change) -> list[str]:
         """Store the fresh updates, and what is left over."""
         self._left, fresh = change.memory
+        self._left_by |= delivery.sketches.keys()
         sketches = {**delivery.sketches, **fresh}
         rows = shortened_to_median(np.stack([*sketches.values()]), _LONGEST)
         # Copies, as each view of the rows would keep all of them.
@@ -172,18 +178,20 @@ class SketchedFit(Combination):
     def forget(self, client: str) -> None:
         """Drop a client's updates and its last sketch, and what is left over, partly its own."""
         self._updates.forget(client)
-        if self._last.pop(client, None) is not None:
-            self._left = np.zeros(0)
+        self._last.pop(client, None)
+        if client in self._left_by:
+            self._leave_nothing()
 
     def state(self) -> dict[str, Any]:
         """Return what is stored, left over and last known of each client."""
-        known = {"last": dict(self._last), "left": self._left}
-        return {"updates": self._updates.state(), **known}
+        left = {"left": self._left, "left-by": sorted(self._left_by)}
+        return {"updates": self._updates.state(), "last": dict(self._last), **left}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up what `state` returned."""
         self._updates.restore(state["updates"])
-        self._last, self._left = dict(state["last"]), state["left"]
+        self._last = dict(state["last"])
+        self._left, self._left_by = state["left"], set(state["left-by"])
 
 
 def _square(length: float, sketch: np.ndarray | None) -> float:

@@ -110,6 +110,11 @@ class UpdateStore:
         return sum(entry.num_bytes for entry in self.entries)
 
     @property
+    def _bytes_in_memory(self) -> int:
+        held = (each for each in self.entries if each.kept is None and each._place is None)
+        return sum(entry.num_bytes for entry in held)
+
+    @property
     def about(self) -> dict[str, int]:
         """What a round's record says of it."""
         return {"stored": len(self.entries), "stored-bytes": self.num_bytes}
@@ -151,7 +156,7 @@ class UpdateStore:
             if self._folder is not None:
                 kept = KeptArray.write(self._folder, stored)
                 read = partial(kept.map, self._folder)
-            elif self.num_bytes + stored.nbytes > IN_MEMORY:
+            elif self._bytes_in_memory + stored.nbytes > IN_MEMORY:
                 place, read = self._into_file(stored)
         except OSError as error:
             problem = f"an update of round {round} is kept in memory and in no file: {error}"

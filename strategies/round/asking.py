@@ -64,7 +64,7 @@ class Asking:
         ahead, self._ahead = self._ahead, None
         record.pre_round = "own"
         if ahead is not None:
-            misfit = self._misfit(ahead, round.number, candidates, template)
+            misfit = self._misfit(ahead, round, candidates, template)
             if misfit is None:
                 self._misfits, record.pre_round, record.seconds["pre-round"] = 0, "ahead", 0.0
                 round.pre_round = ahead
@@ -102,16 +102,17 @@ class Asking:
         return [reply for reply in received if reply.metadata.reply_to_message_id not in own]
 
     def _misfit(
-        self, ahead: PreRound, number: int, candidates: Mapping[str, int], template: Message
+        self, ahead: PreRound, round: OpenRound, candidates: Mapping[str, int], template: Message
     ) -> str | None:
         """Return why answers are of no use to the round that has come, or None if they are."""
-        if number != ahead.number or candidates != ahead.candidates:
+        if round.number != ahead.number or candidates != ahead.candidates:
             return _OTHER_CLIENTS
         if template.content != ahead.content:
             return "the base strategy sends another message than was expected"
-        wanted = min(self._selector.rule.num_selected, len(candidates))
-        if len(ahead.summaries) < max(self._options.min_summaries, wanted):
-            return f"only {len(ahead.summaries)} answered"
+        offered = self._selector.offered(round.plan, ahead.summaries)
+        wanted = min(self._selector.rule.num_selected, len(round.plan.now.available))
+        if len(offered) < max(self._options.min_summaries, wanted):
+            return f"only {len(offered)} that may be chosen answered"
         return None
 
     def _note_misfit(self, ahead: PreRound, misfit: str, record: RoundRecord) -> None:

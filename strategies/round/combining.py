@@ -33,7 +33,7 @@ class Combiner:
     ) -> None:
         self._given, folder = options.combine, options.checkpoint_folder
         self.combination = deepcopy(parse_combination(self._given))
-        self.averages = isinstance(self.combination, Mean)
+        self.averages = type(self.combination) is Mean
         verify = options.verify_sketches
         self.verifies = self.combination.asks_update if verify is None else verify
         self.request = self.combination.request(rule.request)

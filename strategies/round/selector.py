@@ -194,10 +194,11 @@ class Selector:
         if self.rule.request:
             asked, chances = self._candidates(now, backing_off)
             now = replace(now, chances=chances)
-        if self._asks_resting and asked and may <= set(asked):
+        samples = now.chances or getattr(self.rule, "num_candidates", None) is not None
+        if self._asks_resting and not samples and may <= set(asked):
             # The mean of all is known only if those are asked too that the rule leaves out. (A rule
-            # that asks for some of the free ones has said how many are to train.)
-            others = (*asked, *backing_off)
+            # that asks some of them has said how many are to train.)
+            others = {*asked, *backing_off}
             resting = tuple(client for client in ordered if client not in others)
         return Plan(
             now=now,
@@ -242,9 +243,10 @@ class Selector:
         """Have the rule choose, among those that answered if any were asked."""
         offered = self.offered(plan, summaries)
         number = min(plan.now.num_selected, len(offered))
-        asked = tuple(client for client in plan.candidates if client not in plan.resting)
+        resting = set(plan.resting)
+        asked = tuple(client for client in plan.candidates if client not in resting)
         now = replace(plan.now, available=offered, num_selected=number, asked=asked, fit=fit)
-        others = summaries.keys() - set(offered) - set(plan.resting)
+        others = summaries.keys() - set(offered) - resting
         order = (*offered, *sorted(others, key=client_order))
         answers = {client: summaries[client] for client in order if client in summaries}
         with self._named("select", now):

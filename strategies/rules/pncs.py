@@ -115,7 +115,7 @@ class PNCS(RuleStrategy):
 
     Each round, the clients that do not cool down in the Age-of-Update queue send a sketch of their
     gradient; the subset with the least mean similarity over its pairs (section IV-C) sends its
-    full update.
+    full update. (With a combination that fits sketches, those that cool down send one too.)
 
     Parameters
     ----------

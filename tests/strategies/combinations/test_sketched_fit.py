@@ -222,13 +222,20 @@ def test_those_that_rest_are_asked_for_the_mean_and_the_rule_does_not_hear_of_th
     assert any(record.cooling for record in strategy.history)
 
 
-def test_a_rule_that_asks_some_has_only_these_asked():
-    federation, mean = Federation(), Federation()
-    strategy = PNCS(FedAvg(**TRAIN_ONLY), queue_length=2, candidates=3, combine="sketched-mean")
-    federation.run(strategy, 4)
-    assert [len(record.asked) for record in strategy.history] == [3] * 4
-    plain = mean.run(PNCS(FedAvg(**TRAIN_ONLY), queue_length=4), 4)
-    assert [len(record.asked) for record in plain.history] == [6, 4, 2, 2]
+@pytest.mark.parametrize("rule", [SketchedMean, GradientMemory, PNCS])
+@pytest.mark.parametrize("queue", [0, 2, 4])  # 2 or 4 of 6 are free then, no more than are asked
+def test_a_rule_that_asks_some_has_only_these_asked(rule, queue):
+    strategy = rule(FedAvg(**TRAIN_ONLY), queue_length=queue, candidates=4, combine="sketched-mean")
+    Federation().run(strategy, 6)
+    free = [6 - len(record.cooling) for record in strategy.history]
+    most = [min(4, size) if rule is PNCS else 4 for size in free]
+    assert [len(record.asked) for record in strategy.history] == most
+    assert min(free) == 6 - queue
+
+
+def test_without_a_combination_that_fits_those_that_rest_are_not_asked():
+    strategy = Federation().run(PNCS(FedAvg(**TRAIN_ONLY), queue_length=4), 4)
+    assert [len(record.asked) for record in strategy.history] == [6, 4, 2, 2]
 
 
 # --- who lies -------------------------------------------------------------------------------------

@@ -69,6 +69,31 @@ def test_last_sketches_stand_in_and_the_change_of_those_asked_is_that_of_all(com
     assert np.abs(left).max() > 0
 
 
+def test_where_all_were_asked_all_the_same_chances_have_no_say(combination):
+    now = replace(make_round(1, CLIENTS, 1), shares=WEIGHTS, chances=WEIGHTS)
+    sketches = {c: sketch(c, 1) for c in CLIENTS}
+    mean = sum(w * sketches[c] for c, w in WEIGHTS.items())
+    np.testing.assert_allclose(combination.fit(now, sketches).target, mean, rtol=1e-12)
+
+
+def test_who_failed_to_deliver_can_be_forgotten_with_what_was_left_over(combination):
+    first = replace(make_round(1, CLIENTS, 1), shares=WEIGHTS)
+    sketches = {c: sketch(c, 1) for c in CLIENTS}
+    update = {"0": sketches["0"].astype("f4")}
+    for now, missing in ((first, []), (replace(first, number=2), ["3"])):
+        given = Delivery(now, update, sketches, missing)
+        combination.keep(given, combination.combine(given))
+    restored = SketchedFit(store=0)
+    restored.restore(combination.state())
+    for each in (combination, restored):
+        assert "3" not in each.state()["last"]
+        assert np.abs(each.state()["left"]).max() > 0
+        each.forget("17")
+        assert np.abs(each.state()["left"]).max() > 0
+        each.forget("3")
+        assert not len(each.state()["left"])
+
+
 def test_over_all_draws_it_is_the_mean(combination):
     """Asked by their weight, each weighed by one over its chance."""
     rule, draws = SketchedMeanRule(1, num_candidates=2), 3000

@@ -219,6 +219,20 @@ def test_full_disk_keeps_the_update_in_memory_and_says_so(tmp_path, monkeypatch,
     assert np.array_equal(other.entries[0].values, values)
 
 
+def test_memory_is_used_up_to_the_limit_also_by_later_updates(monkeypatch):
+    monkeypatch.setattr(module, "IN_MEMORY", 48)
+    store = UpdateStore(5)
+    for number in range(20):
+        store.take(number, {"a": np.full(2, number, np.float32)})
+        assert [entry.values[0] for entry in store.entries] == [*range(number + 1)][-5:]
+    assert store._file is None
+    store = UpdateStore(7)
+    for number in range(40):
+        store.take(number, {"a": np.full(2, number, np.float32)})
+        assert [entry.values[0] for entry in store.entries] == [*range(number + 1)][-7:]
+        assert sum(entry._place is None for entry in store.entries) >= min(number + 1, 5)
+
+
 linux = pytest.mark.skipif(sys.platform != "linux", reason="counts files in /proc")
 
 

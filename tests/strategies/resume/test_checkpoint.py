@@ -126,7 +126,7 @@ def test_damaged_newest_checkpoint_falls_back_to_the_one_before(tmp_path, damage
     elif damage == "empty":
         data = bytearray()
     else:
-        data[:17] = b"pncs-checkpoint 9"
+        data[:17] = b"pncs-checkpoint 8"
     path.write_bytes(data)
     _, resumed = start(tmp_path, 6)
     assert resumed.arrays == result.arrays

@@ -124,17 +124,23 @@ def test_roster_that_changes_between_the_rounds_is_asked_again():
     assert reasons[-1] == "ahead"
 
 
-def test_too_few_answers_are_asked_for_again():
+@pytest.mark.parametrize("combine", ["mean", "sketched-mean"])
+def test_too_few_answers_are_asked_for_again(combine):
+    """Those that rest, which are asked for the sketched mean, do answer, but cannot be chosen."""
+
     def fails_once(message, context, call_next):
         marker = message.content.config_records.get(MARKER, {})
-        state = context.state
-        if marker.get("phase") == "summarize" and marker["round"] == 3 and "failed" not in state:
+        state, phase = context.state, marker.get("phase")
+        if phase == "train":
+            state["rests"] = ConfigRecord({"from": marker["round"]})
+        elif phase == "summarize" and marker["round"] == 3 and not {"failed", "rests"} & {*state}:
             state["failed"] = ConfigRecord({"at": 3})
             return Message(Error(2, "busy"), reply_to=message)
         return call_next(message, context)
 
-    strategy, _, _ = run(mods=(fails_once, summary_mod))
-    assert strategy.history[2].pre_round == "own: only 0 answered"
+    strategy, _, _ = run(mods=(fails_once, summary_mod), combine=combine)
+    assert len(strategy.history[2].asked) == (3 if combine == "mean" else 7)
+    assert strategy.history[2].pre_round == "own: only 0 that may be chosen answered"
     assert len(strategy.history[2].delivered) == 2
 
 
