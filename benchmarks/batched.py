@@ -117,6 +117,7 @@ class BatchedGrid(InProcessGrid, RoundListener):
         self._asked: list[int] = []  # the clients that may have to train
         self._trained: dict[int, tuple[list[np.ndarray], float]] = {}
         model = empty_model(config, load_inputs(config))
+        check_settings(config, model)
         self._is_row = _is_row_of_linear_layers(model)
         self._own_app = pytorch_client(lambda context: model, self._own_examples)
         super().__init__(self._app_of_all, num_clients, config.to_run_config())  # type: ignore
@@ -237,6 +238,20 @@ def _read(array: Array) -> np.ndarray:
 def _weights(message: Message) -> ArrayRecord:
     """Return the model in a message; empty if there is none."""
     return next(iter(message.content.array_records.values()), ArrayRecord())
+
+
+def check_settings(config: Config, model: nn.Module) -> None:
+    """Raise NotImplementedError for what clients that train together do not have."""
+    for name, value, only in (
+        ("momentum", config.momentum, (0.0,)),
+        ("precision", config.precision, ("float32",)),
+        ("device", config.device, ("auto", "cpu")),
+    ):
+        if value not in only and _is_row_of_linear_layers(model):
+            raise NotImplementedError(
+                f"{name} is {value}, but linear layers are trained together, on the CPU with "
+                f"{name} {only[-1]} alone: take that, or another model (cnn)"
+            )
 
 
 def _is_row_of_linear_layers(model: nn.Module) -> bool:

@@ -3,10 +3,11 @@
 All clients have sent a sketch of 256 numbers, and M updates of earlier rounds are stored. Timed are
 "choosing" among all sketches and, of the S updates that the chosen deliver, "reading" them as
 vectors, "verifying" their sketches, "combining" ("sketching", "fit" and "sum" are parts of it),
-"replies", into which the result is put, and "storing". Beside them: "FedAvg", Flower's aggregation
-of the S replies, and "mean", a plain loop (``sum += w * x``, float32) over S + M vectors in memory.
-A ratio is to "mean". "MB" is the peak of the process's own memory above what it holds before,
-without the pages of mapped files.
+"replies", into which the result is put, and "storing"; "total" is the sum of these. Beside them:
+"FedAvg", Flower's aggregation of the S replies, and "mean", a plain loop (``sum += w * x``,
+float32, nothing allocated in it) over S + M vectors. These lie in memory as vectors: neither it nor
+"combining" has what "total" has besides. A ratio is to "mean". "MB" is the peak of the process's
+own memory above what it holds before, without the pages of mapped files.
 
 Examples
 --------
@@ -39,6 +40,7 @@ from pncs_flower.strategies.replies.vectors import Vectors
 STORES = ["memory", "mapped", "float16", "checkpoint"]
 REQUEST = SummaryRequest("update", "count:256", whole=True)
 BEFORE, NUMBER = 1, 2  # rounds
+PLAIN = ("FedAvg", "mean")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -144,6 +146,8 @@ def report(size: int, kind: str, folder: Path, options: argparse.Namespace) -> N
         taken: list[float] = []
         held = extra_megabytes(lambda: taken.append(seconds(steps["storing"], repeats=1)))
         rows["storing"] = taken[0], held
+        parts = [row for name, row in rows.items() if name[0] != " " and name not in PLAIN]
+        rows["total"] = sum(time for time, _ in parts), max(held for _, held in parts)
     for name, (time, megabytes) in rows.items():
         times = f"{time * 1e3:>9.3f} {time / rows['mean'][0]:>6.2f}"
         print(f"{size:>10} {kind:<10} {name:<12} {times} {megabytes:>6.0f}")
@@ -162,9 +166,10 @@ def reply(arrays: ArrayRecord, random: np.random.Generator) -> Message:
 
 def mean(vectors: Sequence[np.ndarray], count: int) -> np.ndarray:
     """Return the mean of so many vectors, which are these over and over."""
-    total = np.zeros_like(vectors[0])
+    total, product = np.zeros_like(vectors[0]), np.empty_like(vectors[0])
     for place in range(count):
-        total += vectors[place % len(vectors)] * np.float32(1 / count)
+        np.multiply(vectors[place % len(vectors)], np.float32(1 / count), out=product)
+        total += product
     return total
 
 

@@ -4,6 +4,9 @@ Every line runs the product's strategy on the grid of `batched.py`. A line that 
 names is given by its parts, in TOML. With --tune, each line has the rate that is best for it on
 validation examples, a tenth of the training examples.
 
+The way of a line from one to another is the ratio of mean differences over the paired seeds; its
+interval, of Student's t, is linear in both of them (the delta method).
+
 Examples
 --------
 python benchmarks/combinations.py --quick
@@ -21,23 +24,36 @@ import os
 import shlex
 import sys
 import time
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from functools import lru_cache, partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import flwr.serverapp.strategy as bases
 import numpy as np
 import torch
-from batched import ATTACKS, BatchedGrid, Faults
+from batched import ATTACKS, BatchedGrid, Faults, check_settings
 from flwr.app import ArrayRecord
-from measure import machine
-from torch import Tensor
+from measure import machine, read_rows
+from torch import Tensor, nn
 
+import pncs_flower
+from pncs_flower import clients as clients_package
 from pncs_flower import strategies
+from pncs_flower.layers import choose_layers
 from pncs_flower.simulations.cli.console import parse_setting
-from pncs_flower.simulations.config import Agreeing, Config, default_run_config, parse_rule
+from pncs_flower.simulations.config import (
+    Agreeing,
+    Config,
+    default_run_config,
+    parse_rule,
+    unused_settings,
+)
+from pncs_flower.simulations.models.pretrained import build_last_layers
+from pncs_flower.simulations.models.small import build_model
 from pncs_flower.simulations.run.training import evaluate
 from pncs_flower.simulations.sweep.statistics import holm, mean_interval, wilcoxon
 from pncs_flower.simulations.task import initial_model, load_inputs
@@ -51,8 +67,31 @@ DEFAULT = (
     "sketched-mean-1024,pncs,pncs+sketched-mean,divfl,power-of-choice"
 )
 
+# Settings of the app that are given otherwise here, and how.
+_INSTEAD = {
+    **dict.fromkeys(("strategy", "rule", "combine", "queue-length"), "--line"),
+    **dict.fromkeys(("num-rounds", "stop-after"), "--rounds"),
+    **dict.fromkeys(("output-dir", "checkpoint", "resume", "tensorboard"), "--output"),
+    "num-selected": "--selected",
+    "lr": "--lr",
+    "seed": "--seeds",
+    "evaluate-on": "--tune",
+}
 
-def named_lines(clients: int, selected: int) -> dict[str, dict[str, Any]]:
+
+def _code() -> str:
+    """Return a short digest of the product's source."""
+    hashed = blake2b(digest_size=4)
+    for package in (pncs_flower, strategies, clients_package):
+        for path in sorted(Path(str(package.__file__)).parent.rglob("*.py")):
+            hashed.update(path.read_bytes())
+    return hashed.hexdigest()
+
+
+CODE = _code()  # when it is imported: it may be changed while it runs
+
+
+def named_lines(clients: int, selected: int, layers: int) -> dict[str, dict[str, Any]]:
     """Return the lines by name: strategy, its options, and the base strategy with its options."""
 
     def line(strategy: str, base: str = "FedAvg", /, **options: Any) -> dict[str, Any]:
@@ -65,7 +104,7 @@ def named_lines(clients: int, selected: int) -> dict[str, dict[str, Any]]:
         "all": uniform(num_selected=clients),
         "uniform": uniform(),
         "round-robin": line("RoundRobin"),
-        "gradient-memory": line("GradientMemory", sketch="count:128"),  # of each of two layers
+        "gradient-memory": line("GradientMemory", sketch=f"count:{max(1, 256 // layers)}"),
         "active-fl": line("ActiveFL", unseen="first"),
         "divfl": line("DivFL"),
         "gradient-norm": line("GradientNorm"),
@@ -127,9 +166,10 @@ def run_cell(cell: dict[str, Any]) -> dict[str, Any]:
     model = initial_model(config, load_inputs(config))
     options = dict(cell["line"])
     make_base, make = getattr(bases, options.pop("base")), options.pop("strategy")
-    base = make_base(
-        fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1, **options.pop("with", {})
-    )
+    given = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
+    if config.aggregation == "uniform":
+        given["weighted_by_key"] = "uniform-weight"
+    base = make_base(**given | options.pop("with", {}))
     # Nobody has to be waited for: who is not there is away.
     options |= {"seed": config.seed, "wait_timeout": 0.1}
     strategy = getattr(strategies, make)(base, **options)
@@ -156,6 +196,7 @@ def run_cell(cell: dict[str, Any]) -> dict[str, Any]:
         "bytes-up": sum(sum(record.bytes_up.values()) for record in strategy.history),
         "excluded": strategy.state()["excluded"],
         "seconds": round(time.process_time() - start, 2),
+        "code": CODE,
     }
 
 
@@ -169,16 +210,17 @@ class Results:
     def __init__(self, output: Path | None, workers: int) -> None:
         self._output, self._workers = output, workers
         self._done: dict[str, dict[str, Any]] = {}
-        text = output.read_text(encoding="utf-8") if output and output.exists() else ""
-        for row in text.split("\n")[:-1]:  # a line that was being written is not there
-            result = json.loads(row)
-            self._done[_key(result)] = result
-        if output and not text.endswith("\n"):
-            output.write_text(text[: text.rfind("\n") + 1], encoding="utf-8")
+        if output and output.exists():
+            self._done = {_key(result): result for result in read_rows(output)}
+            text = output.read_text(encoding="utf-8")
+            if not text.endswith("\n"):
+                output.write_text(text[: text.rfind("\n") + 1], encoding="utf-8")
 
     def of(self, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the results of cells; those that are not there yet are computed."""
-        absent = [cell for cell in cells if _key(cell) not in self._done]
+        # Lines of other names may be the same, now or in the file.
+        by_key = {_key(cell): cell for cell in cells}
+        absent = [cell for key, cell in by_key.items() if key not in self._done]
         failed = []
         with ProcessPoolExecutor(self._workers) as pool:
             running = {pool.submit(run_cell, cell): cell["name"] for cell in absent}
@@ -202,7 +244,7 @@ class Results:
                 )
         if failed:
             raise SystemExit(f"{len(failed)} of {len(absent)} runs failed; the others are kept")
-        return [self._done[_key(cell)] for cell in cells]
+        return [self._done[_key(cell)] | {"name": cell["name"]} for cell in cells]
 
 
 def _key(cell: dict[str, Any]) -> str:
@@ -236,7 +278,8 @@ def table(by_line: dict[str, list[dict[str, Any]]], against: str, between: str) 
         for values in columns.values():
             mean, interval = mean_interval(values[name])
             error = f" ± {interval:.3f}" if len(values[name]) > 1 else ""
-            entries.append(f"{mean:.3f}{error}{_way(values, name, between)}")
+            way = _way(values, name, between, with_interval=values is last)
+            entries.append(f"{mean:.3f}{error}{way}")
         entries += ["-", "-"]
         if name in tests:
             entries[-2:] = f"{(last[against] - last[name]).mean():+.4f}", f"{corrected[name]:.2g}"
@@ -248,13 +291,29 @@ def table(by_line: dict[str, list[dict[str, Any]]], against: str, between: str) 
     return lines
 
 
-def _way(values: dict[str, np.ndarray], name: str, between: str) -> str:
+def _way(
+    values: dict[str, np.ndarray], name: str, between: str, *, with_interval: bool = False
+) -> str:
     """Return how far a line's mean is on the way from one line to another."""
     low, _, high = between.partition(",")
     if not {low, high} <= values.keys() or name in (low, high):
         return ""
-    start, whole = values[low].mean(), values[high].mean() - values[low].mean()
-    return f" ({(values[name].mean() - start) / whole:.0%})" if whole > 0 else ""
+    own, all_the_way = values[name] - values[low], values[high] - values[low]
+    whole = all_the_way.mean()
+    if not whole > 0:
+        return ""
+    way = own.mean() / whole
+    if not with_interval or len(own) == 1:
+        return f" ({way:.0%})"
+    return f" ({way:.0%} ± {mean_interval(own - way * all_the_way)[1] / whole:.0%})"
+
+
+def least_p(pairs: int, lines: int) -> str:
+    """Say what `wilcoxon` and `holm` give at the least."""
+    least = max(2.0 ** (1 - pairs), 2e-4)  # of all signs, or of 9,999 draws
+    return (
+        f"p of {pairs} pairs is at least {least:.2g}, in Holm's column {min(1, lines * least):.2g}"
+    )
 
 
 def numbers(text: str) -> list[float]:
@@ -298,11 +357,16 @@ def read_options() -> argparse.Namespace:
     if options.quick:
         options.dataset, options.clients, options.selected = "digits", 20, 4
         options.rounds, options.seeds, options.tune_seeds = 5, 2, 1
-    known = named_lines(options.clients, options.selected)
-    own = [parse_rule(text) for text in options.line]
+    try:
+        options.settings, model = read_settings(options)
+    except (ValueError, NotImplementedError) as error:
+        parser.error(str(error))
+    layers = len(choose_layers(ArrayRecord(model.state_dict())))
+    known = named_lines(options.clients, options.selected, layers)
     defaults = {"base": "FedAvg", "num_selected": options.selected}
-    known |= {line.pop("name"): defaults | line for line in own}
-    names = [*options.lines.split(","), *list(known)[len(known) - len(own) :]]
+    own = {line.pop("name"): defaults | line for line in map(parse_rule, options.line)}
+    known |= own
+    names = [*options.lines.split(","), *own]
     if options.list:
         for name, line in known.items():
             print(f"{name}: {json.dumps(line)}")
@@ -313,9 +377,12 @@ def read_options() -> argparse.Namespace:
     return options
 
 
-def main() -> None:
-    options = read_options()
-    faults = asdict(Faults(options.lose, options.churn, options.hostile, options.attack))
+def read_settings(options: argparse.Namespace) -> tuple[dict[str, Any], nn.Module]:
+    """Return the settings of all runs, and a model of theirs; refuse those that nothing reads."""
+    more = dict(map(parse_setting, options.settings))
+    for key, value in more.items():
+        if instead := _INSTEAD.get(key.partition(".")[0]):
+            raise ValueError(f"--set {key}={value} is not read here: use {instead}")
     settings = {
         "dataset": options.dataset,
         "data-dir": options.data_dir,
@@ -326,8 +393,26 @@ def main() -> None:
         "local-epochs": options.epochs,
         "batch-size": options.batch_size,
         "device": "cpu",
-        **dict(map(parse_setting, options.settings)),
+        **more,
     }
+    config = Config.from_run_config(default_run_config() | settings)
+    for reader, keys in unused_settings(config).items():
+        if ignored := [f"{key}={more[key]}" for key in keys if key in more]:
+            raise ValueError(f"--set {', '.join(ignored)} is not read by {reader}: leave it out")
+    # Its layers are the same for examples of all shapes.
+    model = (
+        build_last_layers(config.model, config.trainable_layer_names, 10)
+        if config.has_frozen_layers
+        else build_model(config.model, (3, 32, 32), 10)
+    )
+    check_settings(config, model)
+    return settings, model
+
+
+def main() -> None:
+    torch.set_num_threads(1)  # the workers are forked
+    options = read_options()
+    faults = asdict(Faults(options.lose, options.churn, options.hostile, options.attack))
     results = Results(options.output, options.workers)
 
     def cells(rates: dict[str, list[float]], seeds: range, examples: str) -> list[dict[str, Any]]:
@@ -335,7 +420,7 @@ def main() -> None:
             {
                 "name": name,
                 "line": options.known[name],
-                "settings": settings | {"seed": seed, "lr": rate, "evaluate-on": examples},
+                "settings": options.settings | {"seed": seed, "lr": rate, "evaluate-on": examples},
                 "clients": options.clients,
                 "rounds": options.rounds,
                 "faults": faults,
@@ -347,21 +432,31 @@ def main() -> None:
 
     rates = {name: options.tune or [options.lr] for name in options.known}
     seeds = range(TUNED_FROM, TUNED_FROM + options.tune_seeds)
-    said = []
+    said, codes = [], Counter[str]()
     if len(options.tune) > 1:
         scores: dict[str, dict[float, list[float]]] = {}
         for result in results.of(cells(rates, seeds, "validation")):
             by_rate = scores.setdefault(result["name"], {})
             by_rate.setdefault(result["settings"]["lr"], []).append(final(result))
+            codes[result.get("code", "unknown")] += 1
         for name, by_rate in scores.items():
             best = max(by_rate, key=lambda rate: np.mean(by_rate[rate]))
             rates[name] = [best]
         said.append(f"rates chosen on validation examples, seeds {seeds[0]} to {seeds[-1]}")
+        ends = min(options.tune), max(options.tune)
+        if at_edge := [name for name, (rate,) in rates.items() if rate in ends]:
+            said.append(f"at an edge of the rates tried: {', '.join(at_edge)}")
     by_line: dict[str, list[dict[str, Any]]] = {}
     for result in results.of(cells(rates, range(options.seeds), "test")):
         by_line.setdefault(result["name"], []).append(result)
+        codes[result.get("code", "unknown")] += 1
     said += [f"seeds 0 to {options.seeds - 1}", "± half of the 95% interval"]
     said.append("in brackets the way from " + options.between.replace(",", " to "))
+    if options.against in by_line and len(by_line) > 1 and options.seeds > 1:
+        said.append(least_p(options.seeds, len(by_line) - 1))
+    said.append("code " + ", ".join(f"{code} ({count} runs)" for code, count in codes.items()))
+    if len(codes) > 1:
+        said[-1] += ": BEWARE, the runs are of several"
     print(f"`{shlex.join(['python', *sys.argv])}`, {time.strftime('%Y-%m-%d')}, {machine()};")
     print(f"{'; '.join(said)}\n")
     print("\n".join(table(by_line, options.against, options.between)))

@@ -3,15 +3,17 @@
 Example
 -------
 python benchmarks/curves.py shards.jsonl dirichlet.jsonl --titles "2 shards,Dirichlet 0.1"
-    --lines all,sketched-mean,fedvarp,uniform --picture curves.png
+    --lines all,sketched-mean,fedvarp,uniform --set all:lr=0.3 --picture curves.png
 """
 
 import argparse
-import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from measure import read_rows
 
+from pncs_flower.simulations.cli.console import parse_setting
 from pncs_flower.simulations.report.figures import (
     BLACK,
     COLOURS,
@@ -23,17 +25,37 @@ from pncs_flower.simulations.report.figures import (
 from pncs_flower.simulations.sweep.statistics import mean_interval
 
 
-def curves(path: Path, wanted: list[str]) -> dict[str, np.ndarray]:
-    """Return the test accuracies of each wanted line, shape (seeds, rounds)."""
-    rows = [json.loads(row) for row in path.read_text(encoding="utf-8").splitlines()]
-    rows = [row for row in rows if row["settings"]["evaluate-on"] == "test"]
-    found = {
-        name: {row["settings"]["seed"]: row for row in rows if row["name"] == name}
-        for name in wanted
-    }
-    if absent := [name for name, runs in found.items() if not runs]:
-        raise SystemExit(f"{path} has no test runs of {', '.join(absent)}")
-    return {n: np.array([r["accuracies"] for r in runs.values()]) for n, runs in found.items()}
+def about(row: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run was made with, but its seed."""
+    found = row["line"] | row["settings"] | row["faults"]
+    return found | {key: row[key] for key in ("clients", "rounds")} | {"seed": None}
+
+
+def curves(path: Path, names: list[str], wanted: list[tuple[str, Any]]) -> dict[str, np.ndarray]:
+    """Return the test accuracies of each line, shape (seeds, rounds), of runs as they are wanted.
+
+    Raises SystemExit if a line has no such run, or runs that differ in more than their seed.
+    """
+    rows = [row for row in read_rows(path) if row["settings"]["evaluate-on"] == "test"]
+    found = {}
+    for name in names:
+        own = [(key.rpartition(":"), value) for key, value in wanted]
+        filters = {key: value for (line, _, key), value in own if line in ("", name)}
+        runs = [row for row in rows if row["name"] == name]
+        runs = [row for row in runs if all(about(row).get(k) == v for k, v in filters.items())]
+        if not runs:
+            there = ", ".join(sorted({row["name"] for row in rows}))
+            raise SystemExit(f"{path} has no such test runs of {name}; it has runs of {there}")
+        kinds = [about(row) for row in runs]
+        values = {key: {str(kind.get(key)) for kind in kinds} for key in set().union(*kinds)}
+        if several := [f"{k} ({', '.join(sorted(v))})" for k, v in values.items() if len(v) > 1]:
+            raise SystemExit(
+                f"{path} has runs of {name} that differ in {'; '.join(sorted(several))}: choose "
+                f"with --set KEY=VALUE, for this line alone --set {name}:KEY=VALUE"
+            )
+        by_seed = {row["settings"]["seed"]: row["accuracies"] for row in runs}
+        found[name] = np.array([*by_seed.values()])
+    return found
 
 
 def main() -> None:
@@ -44,15 +66,23 @@ def main() -> None:
     parser.add_argument("--lines", required=True, help="names, by commas; the first is dashed")
     parser.add_argument("--titles", required=True, help="of the panels, separated by commas")
     parser.add_argument("--picture", type=Path, required=True, help="PNG")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="[LINE:]KEY=VALUE", help="only such runs"
+    )
     options = parser.parse_args()
-    names = options.lines.split(",")
-    panels = [curves(path, names) for path in options.files]
+    names, titles = options.lines.split(","), options.titles.split(",")
+    if len(names) > len(COLOURS) + 1:
+        parser.error(f"there are {len(names)} lines, but colours for {len(COLOURS) + 1}")
+    if len(titles) != len(options.files):
+        parser.error(f"there are {len(titles)} titles, but {len(options.files)} files")
+    wanted = list(map(parse_setting, options.set))
+    panels = [curves(path, names, wanted) for path in options.files]
 
     width = len(panels)
     figure = new_figure(4.8 * width, 4.2)
     plots = figure.subplots(1, width, squeeze=False, sharey=True)[0]
     drawn = {}
-    for axes, by_line, title in zip(plots, panels, options.titles.split(","), strict=True):
+    for axes, by_line, title in zip(plots, panels, titles, strict=True):
         for name, runs in by_line.items():
             first, rounds = name == names[0], np.arange(1, runs.shape[1] + 1)
             colour, dash = (BLACK, "--") if first else (COLOURS[names.index(name) - 1], "-")

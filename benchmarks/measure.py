@@ -1,11 +1,13 @@
-"""What the speed benchmarks share: the machine's name, times and memory."""
+"""What the benchmarks share: the machine's name, times and memory, results in files."""
 
+import json
 import os
 import platform
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -62,3 +64,8 @@ def own_megabytes() -> float:
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024
     raise OSError("no RssAnon in /proc/self/status: memory is measured on Linux only")
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of JSON lines, without a last line that is still being written."""
+    return [json.loads(row) for row in path.read_text(encoding="utf-8").split("\n")[:-1]]

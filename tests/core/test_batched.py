@@ -62,6 +62,13 @@ def test_same_as_in_process(settings: dict[str, object]) -> None:
         assert (own.chosen, own.bytes_up) == (other.chosen, other.bytes_up)
 
 
+@pytest.mark.parametrize("settings", [{"momentum": 0.9}, {"precision": "bfloat16"}])
+def test_settings_that_it_lacks(settings: dict[str, object]) -> None:
+    with pytest.raises(NotImplementedError, match="another model"):
+        BatchedGrid(config(**settings), CLIENTS)
+    BatchedGrid(config(model="cnn", **settings), CLIENTS)
+
+
 def test_proximal_term() -> None:
     """What autograd makes of the loss with the term, for two clients of other sizes."""
     torch.manual_seed(0)

@@ -1,14 +1,20 @@
 """The speed benchmarks run and print their tables, at sizes that take no time."""
 
+import json
+import logging
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+sys.path.append(str(BENCHMARKS))
+
+import combinations  # noqa: E402
 
 
 def run(script: str, *arguments: str) -> list[str]:
@@ -70,15 +76,21 @@ def test_combinations(tmp_path: Path) -> None:
     options = ["--quick", "--workers", "1", "--tune", ".03,.3", "--output", str(output)]
     options += ["--lines", "all,uniform,sketched-mean,uniform/fedprox-.1"]
     options += ["--line", 'name = "mine", strategy = "PNCS", combine = "mifa", queue_length = 4']
+    options += ["--line", 'name = "again", strategy = "UniformSelection"']
     lines = run("combinations.py", *options)
-    names = {line.split("|")[1].strip() for line in lines[5:]}
-    assert names == {
+    rows = {line.split("|")[1].strip(): line.split("|")[2:] for line in lines[5:]}
+    assert rows["again"][3:] == rows["uniform"][3:]  # the same runs under another name
+    assert rows.keys() == {
         "all",
         "uniform",
         "sketched-mean",
         "uniform/fedprox-.1",
         "mine",
+        "again",
     }
+    assert f"code {combinations.CODE} (24 runs)" in lines[1]
+    assert "p of 2 pairs is at least 0.5, in Holm's column 1" in lines[1]
+    assert "at an edge of the rates tried: all, uniform, " in lines[1]
     done = output.read_text("utf-8")
     assert len(done.splitlines()) == 5 * (2 + 2)
     output.write_text(done + done[:50], "utf-8")  # a line that was being written
@@ -141,6 +153,88 @@ def assert_figures(rows: dict[str, list[str]]) -> None:
     for _, milliseconds, *_, off in rows.values():
         assert float(milliseconds) > 0
         assert float(off) <= 1e-3
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("combine=mifa", "use --line"),
+        ("rule.candidates=3", "use --line"),
+        ("num-rounds=3", "use --rounds"),
+        ("lr=0.5", "use --lr"),
+        ("data-dir=data", "not read by digits"),
+        ("momentum=0.9", "momentum is 0.9"),
+        ("precision=bfloat16", "another model"),
+    ],
+)
+def test_what_combinations_does_not_read(
+    setting: str, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["combinations.py", "--quick", "--set", setting])
+    with pytest.raises(SystemExit):
+        combinations.read_options()
+    assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("model", "sketch"), [("mlp", "count:128"), ("linear", "count:256"), ("cnn", "count:64")]
+)
+def test_sketches_of_all_layers(model: str, sketch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GradientMemory's have as many numbers in all as the sketched mean's."""
+    arguments = ["combinations.py", "--model", model, "--lines", "gradient-memory"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert combinations.read_options().known["gradient-memory"]["sketch"] == sketch
+
+
+def test_aggregation() -> None:
+    """Clients that count the same give another model than those that count by their examples."""
+    line = {"strategy": "UniformSelection", "base": "FedAvg", "num_selected": 6}
+    settings = {"dataset": "digits", "model": "linear", "partition": "dirichlet", "lr": 0.3}
+    cell = {"name": "all", "line": line, "clients": 6, "rounds": 2, "faults": {}}
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    found = [
+        combinations.run_cell(cell | {"settings": settings | {"aggregation": aggregation}})
+        for aggregation in ("examples", "uniform")
+    ]
+    logger.setLevel(level)
+    assert found[0]["accuracies"] != found[1]["accuracies"]
+
+
+def test_way() -> None:
+    """Whatever the seeds, all of them half the way; and an interval that has some width."""
+    low, high = np.array([0.2, 0.3, 0.5]), np.array([0.4, 0.5, 0.9])
+    values = {
+        "low": low,
+        "high": high,
+        "half": (low + high) / 2,
+        "other": low + np.array([0, 0.1, 0.1]),
+    }
+    ways = [
+        combinations._way(values, name, "low,high", with_interval=True)
+        for name in ("low", "half", "other")
+    ]
+    # By hand: mean 0.2 / 0.8; residuals -0.05, 0.05, 0; t of 0.975 with 2 degrees is 4.303.
+    assert ways == ["", " (50% ± 0%)", " (25% ± 47%)"]
+
+
+def test_curves(tmp_path: Path) -> None:
+    """Runs of two rates are not one line; a line that is being written is left out."""
+    common = {"line": {}, "faults": {}, "clients": 2, "rounds": 2, "accuracies": [0.1, 0.2]}
+    rows = [
+        common | {"name": name, "settings": {"seed": seed, "lr": lr, "evaluate-on": "test"}}
+        for name, lr in (("all", 0.1), ("uniform", 0.1), ("uniform", 0.3))
+        for seed in range(2)
+    ]
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    (tmp_path / "rows.jsonl").write_text(f"{text}{text[:40]}", "utf-8")
+    command = [sys.executable, str(BENCHMARKS / "curves.py"), str(tmp_path / "rows.jsonl")]
+    command += ["--lines", "all,uniform", "--titles", "one", "--picture"]
+    command += [str(tmp_path / "curves.png")]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert "uniform that differ in lr (0.1, 0.3): choose" in refused.stderr
+    subprocess.run([*command, "--set", "uniform:lr=0.3"], timeout=120, check=True)
+    assert (tmp_path / "curves.png").exists()
 
 
 SCRIPTS = [
