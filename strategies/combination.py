@@ -36,12 +36,23 @@ class Delivery:
         What each client that was asked sent of its whole update, decoded, shape (r,).
     missing : sequence of str
         The chosen that delivered nothing that can be used.
+    chances : mapping of str to float
+        The probability with which each of the chosen was drawn, if the rule says so.
     """
 
     now: Round
     updates: Mapping[str, np.ndarray]
     sketches: Mapping[str, np.ndarray] = field(default_factory=dict)
     missing: Sequence[str] = ()
+    chances: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each update in the mean of all that is estimated by them; of sum 1."""
+        # Over its chance: else those that are drawn more often would count for more.
+        raw = {c: self.now.shares[c] / self.chances.get(c, 1.0) for c in self.updates}
+        total = sum(raw.values())
+        return {client: weight / total for client, weight in raw.items()}
 
 
 @dataclass(frozen=True)

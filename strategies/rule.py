@@ -114,6 +114,10 @@ class Choice:
     similarity : pair of a sequence and an array, optional (default: None)
         The clients compared, and the similarity of every two of them, shape (K, K), where the rule
         computes it: for who listens, see `RoundListener.chosen`.
+    chances : mapping of str to float (default: empty)
+        The probability with which each of the chosen was to be chosen, where the rule has drawn
+        them and these differ: an update then weighs in a mean by its client's weight over it. Not
+        with ``by_layer``.
     """
 
     clients: tuple[str, ...]
@@ -122,6 +126,7 @@ class Choice:
     state: RuleState | None = None
     by_layer: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     similarity: tuple[Sequence[str], np.ndarray] | None = field(default=None, compare=False)
+    chances: Mapping[str, float] = field(default_factory=dict)
 
 
 class SelectionRule(ABC):

@@ -22,7 +22,6 @@ from .grids.polling import polled
 from .grids.releases import check_arguments
 from .options import SelectionOptions
 from .record import Records, RoundListener, RoundRecord, heard
-from .replies.aggregation import check_averages
 from .replies.metrics import ReplyMetrics
 from .replies.model import Model
 from .replies.updates import UpdateChecks
@@ -168,9 +167,7 @@ class SelectionStrategy(Strategy):
             self._asking.ask(round, same_for_all(templates, self.base))
         fit = self._combiner.fit(round)
         choice = choose(round, self._selector, self.history, fit)
-        if choice.by_layer:  # told before anybody trains
-            check_averages(self.base, "the rule chooses for each layer", "a rule that does not")
-            self._combiner.check_by_layer()
+        self._combiner.check(round, choice)  # before anybody trains
         for listener in self.listeners:
             listener.chosen(round.record, choice)
         if round.pre_round is None:

@@ -32,6 +32,8 @@ RUNS = {
     "pncs-gradient": ["rule.summary=gradient", "rule.sketch=layers@int8", "rule.candidates=6"],
     "gradient-memory": ["rule.sketch=count:32", "rule.candidates=5"],
     "uniform": [],
+    "proportional": ["partition=dirichlet"],
+    "proportional-fedvarp": ["partition=dirichlet", "combine=fedvarp"],
     "round-robin": [],
     "active-fl": [],
     "power-of-choice": ["rule.variant=cpow-d"],

@@ -14,7 +14,7 @@ COMBINATIONS: dict[str, type[Combination]] = {
     "mean": Mean,
     "surrogates": Surrogates,
     "fedstale": Surrogates,  # its authors' name
-    "fedvarp": Surrogates,  # with the β that it has by default
+    "fedvarp": Surrogates,  # with the β that it has by default, and no other
     "mifa": MIFA,
     "sketched-mean": SketchedFit,
 }
@@ -54,6 +54,11 @@ def parse_combination(given: object) -> Combination:
         if key in arguments:
             raise ValueError(f"combine is {given!r}, but {key} is given twice: leave one out")
         arguments[key] = _number(value)
+    if name == "fedvarp" and arguments.get("beta", 1) != 1:
+        beta = arguments["beta"]
+        raise ValueError(
+            f"combine is {given!r}, but FedVARP's beta is 1: use 'surrogates:{beta}' for {beta}"
+        )
     try:
         return kind(**arguments)
     except (TypeError, ValueError) as error:

@@ -64,18 +64,20 @@ class _Newest(Combination):
 class Surrogates(_Newest):
     """Let each client's last update stand in for it, weakened by one factor.
 
-    With the updates u_k of those S that delivered, whose weights among them are q_k, the last
-    updates h_k (0 if there is none) and the weights w_k among all clients, the change is
-    Σ_S q_k u_k + β Σ_k (w_k - q_k [k in S]) h_k.
+    With the updates u_k of those S that delivered, the last updates h_k (0 if none is stored) and
+    the weights w_k among all clients, the change is Σ_S q_k u_k + β Σ_k (w_k - q_k [k in S]) h_k.
+    The q_k, of sum 1, are in proportion to w_k, or to w_k over the chance with which k was drawn if
+    the rule draws some more often than others (`ProportionalSelection`).
 
     Parameters
     ----------
     beta : float (default: 1.0)
         β, from 0 to 1: FedAvg is 0, FedVARP 1 (arXiv:2207.14130), FedStale between
-        (arXiv:2405.04171).
+        (arXiv:2405.04171). With 0, nothing is stored.
     store : int or str, optional (default: None)
         Keep so many updates, or as many as fit into so many bytes, such as ``"2GB"``; one of each
-        client if None.
+        client if None: those beyond 1 GB are in a file, see `UpdateStore`, and all are read in each
+        round. Clients whose update was dropped are as those that never delivered.
     dtype : {"float32", "float16"} (default: "float32")
         How updates are kept.
     """
@@ -86,12 +88,14 @@ class Surrogates(_Newest):
         super().__post_init__()
         check_share(beta=self.beta)
 
+    def keep(self, delivery: Delivery, change: Change) -> list[str]:
+        """Put the fresh updates in place of their clients' stored ones, if these count at all."""
+        return super().keep(delivery, change) if self.beta else []
+
     def _coefficients(
         self, delivery: Delivery, stored: list[str]
     ) -> tuple[list[float], list[float]]:
-        chosen = {client: delivery.now.shares[client] for client in delivery.updates}
-        total = sum(chosen.values())
-        among = {client: share / total for client, share in chosen.items()}
+        among = delivery.weights
         stale = [self.beta * (delivery.now.shares.get(c, 0.0) - among.get(c, 0.0)) for c in stored]
         return list(among.values()), stale
 
@@ -107,8 +111,9 @@ class MIFA(_Newest):
 
     Notes
     -----
-    In the paper all clients take part in the first round; here the mean is over those that have
-    delivered so far.
+    In the paper all clients take part in the first round; here the mean is over those of which an
+    update is stored, so that with a store for fewer than all clients it is that of the last chosen.
+    With which chances a rule draws does not matter: no update stands for those of others.
     """
 
     def _coefficients(

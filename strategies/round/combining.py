@@ -20,7 +20,7 @@ from ..kept_arrays import FOLDER
 from ..options import SelectionOptions
 from ..replies.aggregation import check_averages
 from ..replies.vectors import Vectors
-from ..rule import SelectionRule
+from ..rule import Choice, SelectionRule
 from .open_round import OpenRound
 from .weights import Weights
 
@@ -40,28 +40,30 @@ class Combiner:
         if not self.averages:
             check_averages(base, f"combine is {self._given!r}", 'combine="mean"')
         self.combination.begin(folder and folder / FOLDER)
+        self._base = base
         self._clip_norm = options.clip_norm
         self._weights = weights
 
-    def check_by_layer(self) -> None:
-        """Refuse a choice for each layer, unless the mean is taken."""
-        if not self.averages:
+    def check(self, round: OpenRound, choice: Choice) -> None:
+        """Refuse a choice from which the base strategy or the combination can make nothing."""
+        otherwise = "a rule that does not"
+        if choice.by_layer:
+            check_averages(self._base, "the rule chooses for each layer", otherwise)
+        if choice.by_layer and not self.averages:
             raise ValueError(
                 f"combine is {self._given!r}, but the rule chooses for each layer, whose mean it "
-                'is: use combine="mean", or a rule that does not (per_layer=False)'
+                f'is: use combine="mean", or {otherwise} (per_layer=False)'
             )
+        if choice.chances and self.averages:  # else it was done without a choice
+            draws = "the rule draws some clients more often than others"
+            check_averages(self._base, draws, otherwise)
+            _check_arrays(round, draws, otherwise)
 
     def fit(self, round: OpenRound) -> SketchFit | None:
         """Return what a rule may choose for, with the sketches of the pre-round."""
         if self.averages:
             return None
-        try:
-            Vectors(round.model.weights)
-        except ValueError:  # told before anybody trains
-            raise ValueError(
-                f"combine is {self._given!r}, but the model has no floating-point array with a "
-                'value, so there is nothing to combine: use combine="mean"'
-            ) from None
+        _check_arrays(round, f"combine is {self._given!r}", 'combine="mean"')
         with self._named("fit", round):
             return self.combination.fit(round.plan.now, self._sketches(round))
 
@@ -72,14 +74,14 @@ class Combiner:
         # The mean that the base strategy takes is then this change, whatever it does afterwards.
         for client in round.liars:
             self.forget(client)
-        if self.averages or not contents:
+        if not contents or (self.averages and not round.chances):
             return None
         now, vectors = round.plan.now, Vectors(round.model.weights)
         updates = {client: vectors.update(content) for client, content in contents.items()}
         honest = [client for client in now.clients if client not in round.liars]
         now = replace(now, shares=self._weights.shares(honest, now.num_examples, weights))
         missing = [client for client in round.record.chosen if client not in contents]
-        delivery = Delivery(now, updates, self._sketches(round), missing)
+        delivery = Delivery(now, updates, self._sketches(round), missing, round.chances)
         with round.timed("combination"), self._named("combine", round):
             change = self.combination.combine(delivery)
             if change is None:
@@ -90,10 +92,16 @@ class Combiner:
         return delivery, change
 
     def keep(
-        self, round: OpenRound, delivery: Delivery, change: Change, weights: Mapping[str, float]
+        self,
+        round: OpenRound,
+        combined: tuple[Delivery, Change] | None,
+        weights: Mapping[str, float],
     ) -> None:
-        """Remember a round whose change was applied."""
+        """Remember a round whose model was accepted."""
         self._weights.note(weights)
+        if combined is None:
+            return
+        delivery, change = combined
         round.record.combined = dict(change.record)
         with self._named("keep", round):
             round.record.notes += self.combination.keep(delivery, change)
@@ -122,3 +130,14 @@ class Combiner:
 
     def _named(self, function: str, round: OpenRound) -> AbstractContextManager[None]:
         return named(function, f"the combination {self.combination}", round.number)
+
+
+def _check_arrays(round: OpenRound, option: str, otherwise: str) -> None:
+    """Refuse a model of which nothing can be combined."""
+    try:
+        Vectors(round.model.weights)
+    except ValueError:
+        raise ValueError(
+            f"{option}, but the model has no floating-point array with a value, so there is "
+            f"nothing to combine: use {otherwise}"
+        ) from None

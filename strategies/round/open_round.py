@@ -64,6 +64,7 @@ class OpenRound:
     configured: list[Message] = field(default_factory=list)
     # Planned; who is asked and chosen is in the record.
     plan: Plan = field(init=False)
+    chances: Mapping[str, float] = field(default_factory=dict)  # of the chosen, if the rule draws
     # Sent to each chosen client; in full, if it has lost the update that it kept.
     sent: dict[str, Message] = field(default_factory=dict)
     whole: dict[str, Message] = field(default_factory=dict)

@@ -47,7 +47,7 @@ def choose(
                     f"be chosen, so {len(choice.clients)} are in place of "
                     f"{selector.rule.num_selected}"
                 )
-    record.chosen = list(choice.clients)
+    record.chosen, round.chances = list(choice.clients), choice.chances
     record.chosen_by_layer = {
         layer: sorted(clients, key=client_order) for layer, clients in choice.by_layer.items()
     }
@@ -260,6 +260,13 @@ class Selector:
                     f"the rule {self.rule} chose {list(chosen)} in round {now.number}, but must "
                     f"choose {number} different clients of {list(offered)}"
                 )
+        chances = [choice.chances.get(client, 0.0) for client in choice.clients]
+        if choice.chances and (choice.by_layer or not all(0 < chance <= 1 for chance in chances)):
+            raise ValueError(
+                f"the rule {self.rule} gave the chances {dict(choice.chances)} in round "
+                f"{now.number}, but must give one above 0 and at most 1 for each chosen client, "
+                "and none in a choice by layer"
+            )
         if choice.state is not None:
             self._memory.rule = self._checked_state(choice.state, "select")
         similarity, optimal = choice.mean_similarity, choice.optimal

@@ -133,8 +133,8 @@ def close(
     if problem is not None:
         record.notes.append(problem)
         round.sound, round.used = [], {}  # one of these is to blame, so all of them step back
-    elif combined is not None and arrays is not None:
-        combiner.keep(round, *combined, weights)
+    elif arrays is not None:
+        combiner.keep(round, combined, weights)
     if arrays is None:
         record.notes.append("no new model came out of this round: the last one is kept")
     return arrays, metrics

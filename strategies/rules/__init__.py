@@ -13,6 +13,7 @@ from .gradient_norm import *
 from .oort import *
 from .pncs import *
 from .power_of_choice import *
+from .proportional import *
 from .round_robin import *
 from .sketched_mean import *
 from .uniform import *

@@ -9,6 +9,7 @@ from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.layers import ALL_LAYERS
 from pncs_flower.protocol import SummaryRequest
+from pncs_flower.sampling import inclusion_chances, systematic_sample
 from pncs_flower.sketches.kinds import parse_sketch
 
 from ..rule import Choice, Round, RuleState, SelectionRule, Summary, replaced
@@ -43,26 +44,14 @@ class SketchedMeanRule(SelectionRule):
         chances = self.chances(now)
         if not chances:
             return now.clients
-        # Systematic sampling: steps of 1 through the chances, laid end to end in a random order.
-        draw = now.generator("candidates")
-        order, start = draw.permutation(len(now.clients)), draw.random()
-        ends = np.floor(np.cumsum([chances[now.clients[place]] for place in order]) + start)
-        taken = order[np.diff(ends, prepend=0.0) > 0]
-        return tuple(now.clients[place] for place in sorted(taken))
+        return systematic_sample(chances, now.generator("candidates"))
 
     def chances(self, now: Round) -> dict[str, float]:
         """Ask clients in proportion to their weight in the mean; empty if all are asked."""
         if self.num_candidates is None or self.num_candidates >= len(now.clients):
             return {}
-        weights = np.array([now.shares.get(client, 1.0) for client in now.clients])
-        chances = np.zeros(len(weights))
-        free = np.ones(len(weights), dtype=bool)
-        while (left := self.num_candidates - (~free).sum()) > 0:
-            chances[free] = weights[free] * (left / weights[free].sum())
-            if not (over := chances > 1.0).any():
-                break
-            chances[over], free[over] = 1.0, False
-        return dict(zip(now.clients, chances.tolist(), strict=True))
+        weights = {client: now.shares.get(client, 1.0) for client in now.clients}
+        return inclusion_chances(weights, self.num_candidates)
 
     def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
         """Choose by matching pursuit."""

@@ -24,6 +24,7 @@ from pncs_flower.strategies import (
     GradientNorm,
     Oort,
     PowerOfChoice,
+    ProportionalSelection,
     RoundRobin,
     SelectionStrategy,
     SketchedMean,
@@ -49,12 +50,14 @@ STRATEGIES = {
     "ActiveFL": lambda base, **o: ActiveFL(base, uniform_share=0.5, **o),
     "Oort": lambda base, **o: Oort(base, explored_share=0.5, **o),
     "Uniform": UniformSelection,
+    "Proportional": ProportionalSelection,
     "RoundRobin": RoundRobin,
     "SketchedMean": SketchedMean,
     "SketchedMean, some asked": lambda base, **o: SketchedMean(base, candidates=4, **o),
     "PNCS, sketched mean": lambda base, **o: PNCS(base, combine="sketched-mean:store=5", **o),
     "RoundRobin, FedVARP": lambda base, **o: RoundRobin(base, combine="fedvarp", **o),
     "Oort, FedStale": lambda base, **o: Oort(base, combine="surrogates:0.5,dtype=float16", **o),
+    "Proportional, FedVARP": lambda base, **o: ProportionalSelection(base, combine="fedvarp", **o),
     "Uniform, MIFA": lambda base, **o: UniformSelection(base, combine="mifa:6", **o),
 }
 

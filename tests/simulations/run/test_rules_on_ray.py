@@ -21,6 +21,7 @@ SETTINGS: dict[str, dict[str, str | int]] = {
     "pncs": {"rule.sketch": "coordinates:50@float16"},
     "gradient-memory": {"rule.sketch": "count:32", "rule.candidates": 5},
     "uniform": {},
+    "proportional": {},
     "round-robin": {},
     "active-fl": {},
     "power-of-choice": {"rule.variant": "cpow-d"},
@@ -86,6 +87,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "ActiveFL": {},
     "Oort": {},
     "UniformSelection": {"combine": "fedvarp"},
+    "ProportionalSelection": {},
     "RoundRobin": {"combine": "mifa"},
 }
 

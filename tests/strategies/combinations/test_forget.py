@@ -21,6 +21,7 @@ from pncs_flower.strategies import (
     GradientMemory,
     Oort,
     PowerOfChoice,
+    ProportionalSelection,
     RoundRobin,
     SketchedMean,
 )
@@ -33,6 +34,7 @@ RULES = {
     "memory": (GradientMemory, {}),
     "fedvarp": (RoundRobin, {"combine": "fedvarp"}),
     "mifa": (RoundRobin, {"combine": "mifa:4"}),
+    "drawn": (ProportionalSelection, {}),
     "divfl": (DivFL, {"stale": True, "combine": "surrogates:0.5"}),
     "fedcor": (FedCor, {"schedule": "short"}),
     "oort": (Oort, {}),

@@ -10,7 +10,14 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from pncs_flower.clients import SummaryMod
 from pncs_flower.simulations.run.in_process import InProcessGrid
-from pncs_flower.strategies import PNCS, GradientMemory, RoundRobin, SketchedMean, UniformSelection
+from pncs_flower.strategies import (
+    PNCS,
+    GradientMemory,
+    ProportionalSelection,
+    RoundRobin,
+    SketchedMean,
+    UniformSelection,
+)
 
 ROUNDS = 7
 RUNS = {
@@ -22,6 +29,8 @@ RUNS = {
     "fedvarp": (RoundRobin, {"combine": "fedvarp"}),
     "fedstale": (UniformSelection, {"combine": "surrogates:0.5,store=3"}),
     "mifa": (RoundRobin, {"combine": "mifa:dtype=float16"}),
+    "drawn": (ProportionalSelection, {"queue_length": 3}),
+    "drawn, fedvarp": (ProportionalSelection, {"combine": "fedvarp"}),
 }
 
 

@@ -6,7 +6,13 @@ from apps import kinds_app
 from coming_and_going import COVERED, Federation, Unweighted, examples, shares
 from flwr.serverapp.strategy import FedAvg
 
-from pncs_flower.strategies import PNCS, GradientMemory, RoundRobin, UniformSelection
+from pncs_flower.strategies import (
+    PNCS,
+    GradientMemory,
+    ProportionalSelection,
+    RoundRobin,
+    UniformSelection,
+)
 
 ROUNDS, CLIENTS = 8, 6
 TRAIN_ONLY = {"fraction_evaluate": 0.0}
@@ -86,7 +92,9 @@ def test_each_round_is_the_formula_of_the_paper(combine, weighted, says):
     kinds_app.assert_same_kinds(federation.models[-1])
 
 
-@pytest.mark.parametrize("rule", [UniformSelection, RoundRobin, GradientMemory, PNCS])
+@pytest.mark.parametrize(
+    "rule", [UniformSelection, ProportionalSelection, RoundRobin, GradientMemory, PNCS]
+)
 @pytest.mark.parametrize("base", WEIGHTED)
 def test_fedavg_is_surrogates_of_weight_0_to_rounding(rule, base):
     plain, same = Federation(), Federation()

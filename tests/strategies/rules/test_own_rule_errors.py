@@ -69,6 +69,35 @@ FAULTS = {
         ValueError,
         "mean_similarity nan in round 1",
     ),
+    "chance 0": (
+        Plain(select=lambda now, summaries: Choice(("0", "1"), chances={"0": 0.5, "1": 0.0})),
+        ValueError,
+        r"chances {'0': 0.5, '1': 0.0} in round 1, but must give one above 0",
+    ),
+    "chance NaN": (
+        Plain(select=lambda now, summaries: Choice(("0", "1"), chances={"0": 0.5, "1": math.nan})),
+        ValueError,
+        "chances .* at most 1 for each chosen client",
+    ),
+    "chance above 1": (
+        Plain(select=lambda now, summaries: Choice(("0", "1"), chances={"0": 0.5, "1": 1.1})),
+        ValueError,
+        "chances .* at most 1 for each chosen client",
+    ),
+    "chance missing": (
+        Plain(select=lambda now, summaries: Choice(("0", "1"), chances={"0": 0.5})),
+        ValueError,
+        "chances .* at most 1 for each chosen client",
+    ),
+    "chances by layer": (
+        Plain(
+            select=lambda now, summaries: Choice(
+                ("0", "1"), by_layer={"head": ("0", "1")}, chances={"0": 0.5, "1": 0.5}
+            )
+        ),
+        ValueError,
+        "chances .* none in a choice by layer",
+    ),
     "asks None": (
         Plain(ASK, candidates=lambda now: None),
         SelectionError,

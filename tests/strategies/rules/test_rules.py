@@ -18,6 +18,7 @@ from pncs_flower.strategies.rules.gradient_norm import GradientNormRule
 from pncs_flower.strategies.rules.oort import OortRule
 from pncs_flower.strategies.rules.pncs import PNCSRule
 from pncs_flower.strategies.rules.power_of_choice import PowerOfChoiceRule
+from pncs_flower.strategies.rules.proportional import ProportionalRule
 from pncs_flower.strategies.rules.round_robin import RoundRobinRule
 from pncs_flower.strategies.rules.uniform import UniformRule
 
@@ -31,6 +32,7 @@ CROSS = {
 RULES = {
     "PNCS": lambda size: PNCSRule(num_selected=size),
     "uniform": lambda size: UniformRule(num_selected=size),
+    "proportional": lambda size: ProportionalRule(num_selected=size),
     "round robin": lambda size: RoundRobinRule(num_selected=size),
     "PNCS, some asked": lambda size: PNCSRule(num_selected=size, num_candidates=size + 1),
     "ActiveFL": lambda size: ActiveFLRule(num_selected=size),
