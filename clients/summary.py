@@ -83,8 +83,8 @@ class SummaryMod:
 
     def __call__(self, message: Message, context: Context, call_next: App) -> Message:
         """Answer a message of the library; hand on any other to the app."""
-        marker = message.content.config_records.get(MARKER)
-        if marker is None:
+        marker = message.content.get(MARKER)
+        if not isinstance(marker, ConfigRecord):
             return call_app(message, context, call_next)
 
         # The app sees the message that its strategy built, without our record in it.

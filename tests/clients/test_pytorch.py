@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs pncs-flower[simulation]")
 
-from flwr.app import ArrayRecord  # noqa: E402
+from flwr.app import Array, ArrayRecord  # noqa: E402
 from flwr.serverapp.strategy import FedAvg  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -19,7 +19,7 @@ from pncs_flower.clients.device import (  # noqa: E402
     compute_in,
     granted_gpus,
 )
-from pncs_flower.clients.pytorch import _LastParsed, pytorch_client  # noqa: E402
+from pncs_flower.clients.pytorch import _LastParsed, as_array, pytorch_client  # noqa: E402
 from pncs_flower.clients.training import (  # noqa: E402
     LocalTraining,
     full_batch_gradient,
@@ -444,3 +444,13 @@ def test_weights_that_are_sent_again_are_not_parsed_again_and_others_are():
     assert parsed.state(first)["w"].tolist() == [1.0, 2.0]
     renamed = parsed.state(ArrayRecord({"v": first["w"]}))
     assert list(renamed) == ["v"]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int64", "bool", "complex64"])
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (1,), (5, 2), (2, 3, 4)])
+def test_arrays_are_written_as_numpy_writes_them(dtype: str, shape: tuple[int, ...]) -> None:
+    values = torch.randn(shape).to(getattr(torch, dtype))
+    for tensor in (values, values.mT if len(shape) > 1 else values):
+        assert as_array(tensor) == Array(tensor.numpy())
+    parameter = torch.nn.Parameter(torch.ones(shape))
+    assert as_array(parameter) == Array(parameter)
