@@ -80,7 +80,7 @@ def pytorch_client(
     def gradient(message: Message, context: Context) -> ArrayRecord:
         model, examples, seed, precision = prepare(message, context)
         values = training.full_batch_gradient(model, examples, seed, loss_function, precision)
-        return ArrayRecord({name: as_array(value) for name, value in values.items()})
+        return _record(values)
 
     mod = SummaryMod(
         gradient=lambda message, context: _reproducibly(message, context, gradient),
@@ -93,11 +93,11 @@ def pytorch_client(
         model, examples, seed, precision = prepare(message, context)
         how = training.LocalTraining.from_context(context)
         loss = training.local_sgd(model, examples, how, seed, loss_function, precision)
-        arrays = ArrayRecord({n: as_array(value) for n, value in model.state_dict().items()})
         metrics = MetricRecord(
             {NUM_EXAMPLES: len(examples[0]), "uniform-weight": 1.0, "train-loss": loss}
         )
-        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+        content = RecordDict({"arrays": _record(model.state_dict()), "metrics": metrics})
+        return Message(content, reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -142,6 +142,13 @@ def _number(message: Message, name: str) -> int:
     records = message.content.values()
     config = next((r for r in records if isinstance(r, ConfigRecord)), ConfigRecord())
     return int(str(config.get(name, 0)))
+
+
+def _record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
+    record = ArrayRecord()
+    for name, tensor in tensors.items():  # a record that is made of arrays makes them again
+        record[name] = as_array(tensor)
+    return record
 
 
 def as_array(tensor: Tensor) -> Array:

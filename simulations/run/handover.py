@@ -94,7 +94,10 @@ def describe(record: Record, place: Callable[[Array], Any]) -> Any:
 def restore(said: Any, array: Callable[[list[Any], Any], Array]) -> Record:
     """Make a record of what `describe` has said; ``array(about, place)`` makes the arrays."""
     if isinstance(said, dict):
-        return ArrayRecord({name: array(*each) for name, each in said.items()})
+        record = ArrayRecord()
+        for name, each in said.items():  # a record that is made of arrays reads and copies them
+            record[name] = array(*each)
+        return record
     is_metrics, values = said
     kind = MetricRecord if is_metrics else ConfigRecord
     return kind({name: _meant(value) for name, value in values.items()})
