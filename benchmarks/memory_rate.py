@@ -66,6 +66,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--output", type=Path, help="PNG or SVG of the curves")
     options = parser.parse_args(arguments)
+    if options.rounds < 2 * FIRST:
+        parser.error(f"--rounds is {options.rounds}, but the exponent needs at least {2 * FIRST}")
     some = options.selected
     rules: dict[str, SelectionRule] = {
         "uniform": UniformRule(some),

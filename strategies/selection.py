@@ -95,6 +95,7 @@ class SelectionStrategy(Strategy):
         self._loop = Loop()
         self.listeners: list[RoundListener] = [self._records, self._loop, Traffic()]
         self._resumption = None
+        self._to_forget: list[str] = []
         folder = self.options.checkpoint_folder
         if folder is not None:
             self._resumption = Resumption(folder, self._loop)
@@ -260,12 +261,14 @@ class SelectionStrategy(Strategy):
     def forget(self, *clients: str) -> None:
         """Forget clients that have left for good, by their keys: updates, sketches, sizes, turns.
 
-        Call it between rounds, as in ``evaluate_fn``: a round that is open remembers who is in it.
+        Call it between rounds, as in ``evaluate_fn``, or before `start`, also where this takes up a
+        checkpoint: a round that is open remembers who is in it.
         What their updates have changed in the model stays, and so do the records, which name them.
         With a checkpoint, what is saved of them goes when two rounds more are saved. A client that
         takes part again is a new one; one that is left out for a false sketch stays out.
         """
         check_text(**{f"client {client!r}": client for client in clients})
+        self._to_forget += clients  # also where a checkpoint is still to be taken up
         for client in clients:
             self._combiner.forget(client)
             self._selector.forget(client)
@@ -288,6 +291,9 @@ class SelectionStrategy(Strategy):
         self._combiner.restore(state["combination"])
         self._checks.metrics.layout = tuple(state["layout"])
         self._evaluations.layout = tuple(state["layout-evaluation"])
+        forgotten, self._to_forget = self._to_forget, []
+        self.forget(*forgotten)
+        self._to_forget = []
 
     def restore_history(self, records: list[RoundRecord]) -> None:
         """Take up the records of rounds already done; the file then holds these and no others."""

@@ -13,6 +13,7 @@ from flwr.common import log
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from pncs_flower.strategies.checks import check_whole
 from pncs_flower.strategies.grids.releases import Run, set_task_identity
 
 if TYPE_CHECKING:
@@ -64,8 +65,7 @@ class InProcessGrid(Grid):
         tracebacks: bool = False,
         workers: int = 1,
     ) -> None:
-        if workers < 1:
-            raise ValueError(f"workers is {workers}, but must be at least 1")
+        check_whole(least=1, num_clients=num_clients, workers=workers)
         if workers > 1 and sys.platform != "linux":
             raise ValueError(f"workers = {workers} needs Linux: leave it at 1 on {sys.platform}")
         set_task_identity(_RUN_ID)
@@ -83,6 +83,7 @@ class InProcessGrid(Grid):
             for i in range(num_clients)
         }
         self._timeout: float | None = None
+        self._closed = False
         self._workers: Workers | None = None
         if workers > 1:
             from . import workers as processes  # which only Linux can import
@@ -92,6 +93,7 @@ class InProcessGrid(Grid):
     def close(self) -> None:
         """End the workers, if there are any."""
         if self._workers is not None:
+            self._closed = True
             self._workers.close()
 
     def __enter__(self) -> Self:
@@ -106,6 +108,8 @@ class InProcessGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Have every message handled by its client and keep the replies."""
+        if self._closed:
+            raise ValueError("the grid is closed, and its workers have ended: make another one")
         sent = []
         for message in messages:
             message.metadata.__dict__["_message_id"] = message_id = uuid4().hex

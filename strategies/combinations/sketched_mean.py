@@ -21,6 +21,7 @@ __all__ = ["SketchedFit"]
 
 _TINY = 1e-30  # of a squared norm
 _LONGEST = 3.0  # sketch, in medians of their norms
+_SKETCH = "count:256"
 
 
 @dataclass(kw_only=True)
@@ -48,7 +49,7 @@ class SketchedFit(Combination):
     store: int | str = 100
     dtype: Literal["float32", "float16"] = "float32"
     bound: float = 1.0
-    sketch: str = "count:256"
+    sketch: str = _SKETCH
     _updates: UpdateStore = field(init=False, repr=False, compare=False)
     _asked: str = field(init=False, repr=False, compare=False)
 
@@ -79,6 +80,12 @@ class SketchedFit(Combination):
                 'with summary="update"), or combine="fedvarp", which needs no sketches'
             )
         of_all = wanted.whole and wanted.layers is None
+        if of_all and self.sketch not in (_SKETCH, wanted.sketch):
+            raise ValueError(
+                f"the combination has sketch = {self.sketch!r}, but the rule itself asks for a "
+                f"sketch of the whole update, {wanted.sketch!r}: give the rule the sketch "
+                "(sketch=..., in settings rule.sketch) and not the combination"
+            )
         self._asked = wanted.sketch if of_all else self.sketch
         sketch = parse_sketch(self._asked)
         if not (sketch.is_linear and sketch.same_in_every_round):

@@ -81,8 +81,8 @@ class ReplyMetrics:
             raise ValueError(f"its metrics lack {self.weighted_by!r}, by which replies are weighed")
         if not LEAST_WEIGHT <= weight <= self._max_weight:
             raise ValueError(
-                f"{self.weighted_by} is {weight:g}, but must be above 0 and at most "
-                f"{self._max_weight:g}, and {LEAST_WEIGHT:g} at least"
+                f"{self.weighted_by} is {weight:g}, but must be above 0 ({LEAST_WEIGHT:g} at "
+                f"least) and at most {self._max_weight:g}, the strategy's max_weight"
             )
         for name in self._others:
             if not 0 <= metrics.get(name, -1.0) <= _MOST:

@@ -38,7 +38,8 @@ class Combiner:
         self.verifies = self.combination.asks_update if verify is None else verify
         self.request = self.combination.request(rule.request)
         if not self.averages:
-            check_averages(base, f"combine is {self._given!r}", 'combine="mean"')
+            remedy = 'combine="mean", with another strategy than SketchedMean'
+            check_averages(base, f"combine is {self._given!r}", remedy)
         self.combination.begin(folder and folder / FOLDER)
         self._base = base
         self._clip_norm = options.clip_norm
@@ -86,6 +87,8 @@ class Combiner:
             change = self.combination.combine(delivery)
             if change is None:
                 return None
+            if not isinstance(change, Change):
+                raise TypeError(f"combine returned {change!r}, want a Change or None")
             changed = vectors.changed(change.values)
         for content in contents.values():
             next(iter(content.array_records.values())).update(changed)

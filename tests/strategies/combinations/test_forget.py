@@ -77,7 +77,7 @@ def numbers(value) -> list[float]:
     return [value] if isinstance(value, float | int) and not isinstance(value, bool) else []
 
 
-def run(kind, options, forget_after=None, rounds=6, away=lambda number: (), **more):
+def run(kind, options, forget_after=None, rounds=6, away=lambda number: (), first=None, **more):
     app = numpy_app.make_app(
         SummaryMod(num_examples=lambda c: 2000 + 7 * int(c.node_config["partition-id"])),
         train=train,
@@ -91,6 +91,8 @@ def run(kind, options, forget_after=None, rounds=6, away=lambda number: (), **mo
         **options,
         **more,
     )
+    if first:
+        strategy.forget(first)
     states = []
 
     def after(number, arrays):
@@ -179,6 +181,18 @@ def test_a_forgotten_client_is_in_no_checkpoint_two_rounds_later(tmp_path):
     resumed, states = run(SketchedMean, {}, away=lambda n: (3,), rounds=7, checkpoint=tmp_path)
     assert [r.chosen for r in resumed.history[:6]] == [r.chosen for r in strategy.history]
     assert not [p for text, p in texts(states[-1]) if text == "3"]
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_what_is_forgotten_before_a_checkpoint_is_taken_up_stays_so(name, tmp_path):
+    kind, options = RULES[name]
+    run(kind, options, rounds=4, checkpoint=tmp_path)
+    again = {"away": lambda number: (3,), "first": "3", "checkpoint": tmp_path}
+    strategy, states = run(kind, options, rounds=6, **again)
+    assert [record.round for record in strategy.history] == [1, 2, 3, 4, 5, 6]
+    assert not [place for text, place in texts(states[-1]) if text == "3"]
+    _, kept = run(kind, options, rounds=8, **{**again, "first": None})
+    assert not [place for text, place in texts(kept[-1]) if text == "3"]
 
 
 def test_one_that_lied_stays_out():

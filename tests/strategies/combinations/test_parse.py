@@ -260,3 +260,11 @@ def test_what_is_not_finite_is_not_used():
     assert start(strategy) == numpy_app.initial_arrays()
     assert all("not finite" in str(record.notes) for record in strategy.history)
     assert all(record.combined == {} for record in strategy.history)
+
+
+def test_the_rule_of_the_sketched_mean_is_given_the_sketch_itself():
+    with pytest.raises(
+        ValueError, match=r"'count:64'.*asks for a sketch.*'count:256': give the rule"
+    ):
+        SketchedMean(FedAvg(), combine="sketched-mean:sketch=count:64")
+    SketchedMean(FedAvg(), sketch="count:64", combine="sketched-mean:sketch=count:64")
