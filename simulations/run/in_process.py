@@ -65,7 +65,8 @@ class InProcessGrid(Grid):
         tracebacks: bool = False,
         workers: int = 1,
     ) -> None:
-        check_whole(least=1, num_clients=num_clients, workers=workers)
+        check_whole(least=0, num_clients=num_clients)
+        check_whole(least=1, workers=workers)
         if workers > 1 and sys.platform != "linux":
             raise ValueError(f"workers = {workers} needs Linux: leave it at 1 on {sys.platform}")
         set_task_identity(_RUN_ID)

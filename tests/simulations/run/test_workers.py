@@ -304,8 +304,8 @@ def test_grids_are_closed_in_any_order() -> None:
 def test_bad_numbers_of_workers_and_closed_grids_are_errors() -> None:
     with pytest.raises(ValueError, match="workers is 0, but must be at least 1"):
         InProcessGrid(dies(int), 2, workers=0)
-    with pytest.raises(ValueError, match="num_clients is 0, but must be at least 1"):
-        InProcessGrid(dies(int), 0)
+    with pytest.raises(ValueError, match="num_clients is -1, but must be at least 0"):
+        InProcessGrid(dies(int), -1)
     for odd in (2.5, "2", None, True):
         with pytest.raises(TypeError, match=f"workers is {odd!r}, but must be a whole number"):
             InProcessGrid(dies(int), 2, workers=odd)
