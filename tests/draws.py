@@ -1,4 +1,4 @@
-"""All draws of systematic sampling that there can be, each with its probability."""
+"""Draws in proportion to weight: the chances by other means, and all draws that there can be."""
 
 from itertools import pairwise, permutations
 
@@ -32,3 +32,13 @@ def all_draws(chances: dict[str, float]) -> list[tuple[float, tuple[str, ...]]]:
             for low, high in pairwise(ends)
         ]
     return draws
+
+
+def chances_by_bisection(weights, available, count) -> dict[str, float]:
+    """Return min(1, x w_k) for those available, of sum ``count`` or for all of them."""
+    low, high = 0.0, count / min(weights.values())
+    for _ in range(200):
+        middle = (low + high) / 2
+        total = sum(min(1.0, middle * weights[c]) for c in available)
+        low, high = (middle, high) if total < count else (low, middle)
+    return {c: min(1.0, high * weights[c]) for c in available}

@@ -512,6 +512,7 @@ def pncs(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.minutes
 def test_the_command_has_the_same_bits_with_workers(tmp_path: Path) -> None:
     told = []
     for workers in ("1", "2"):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from coming_and_going import Federation, Unweighted, examples, shares
-from draws import all_draws
+from draws import all_draws, chances_by_bisection
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg
 from rounds import make_round
@@ -86,18 +86,6 @@ def weight(kind: str, client: int, number: int) -> float:
     return {"examples": examples(client, number), "own key": 10.5 - client, "none": 1}[kind]
 
 
-def drawn_with(w, available, count):
-    """min(1, x w_k), of sum ``count``, by bisection on x."""
-    if len(available) <= count:
-        return dict.fromkeys(available, 1.0)
-    low, high = 0.0, count / min(w.values())
-    for _ in range(200):
-        middle = (low + high) / 2
-        total = sum(min(1.0, middle * w[c]) for c in available)
-        low, high = (middle, high) if total < count else (low, middle)
-    return {c: min(1.0, high * w[c]) for c in available}
-
-
 def expected_change(combine, fresh, stored, w, chances):
     if combine == "mifa":
         newest = {k: h for k, h in {**stored, **fresh}.items() if k in w}
@@ -132,7 +120,7 @@ def test_each_round_is_the_formula_with_failures_a_queue_and_unknown_sizes(combi
             else dict.fromkeys(record.clients, 1)
         )
         available = {*record.clients}.difference(record.cooling, record.backing_off)
-        chances = drawn_with(before, available, 3)
+        chances = chances_by_bisection(before, available, 3)
         fresh = {c: federation.update(int(c), record.round) for c in record.delivered}
         known |= {c: weight(weighted, int(c), record.round) for c in fresh}
         w = shares(record.clients, said, known)

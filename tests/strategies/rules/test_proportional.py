@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from apps import numpy_app
+from draws import chances_by_bisection
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg
@@ -40,16 +41,6 @@ def choices(made: Selector, rounds: int, failing=()) -> list[tuple[tuple[str, ..
     return found
 
 
-def chances(sizes, available, count):
-    """In proportion to size, by bisection on the factor."""
-    low, high = 0.0, count / min(sizes.values())
-    for _ in range(200):
-        middle = (low + high) / 2
-        total = sum(min(1.0, middle * sizes[c]) for c in available)
-        low, high = (middle, high) if total < count else (low, middle)
-    return {c: min(1.0, high * sizes[c]) for c in available}
-
-
 @pytest.mark.parametrize("sizes", [SIZES, EQUAL], ids=["unequal", "equal"])
 @pytest.mark.parametrize("queue_length", [0, 6])
 def test_each_is_chosen_as_often_as_its_weight_among_those_available_says(sizes, queue_length):
@@ -58,7 +49,7 @@ def test_each_is_chosen_as_often_as_its_weight_among_those_available_says(sizes,
         assert len(available) == 12 or queue_length
         assert len(those) == 3
         chosen.update(those)
-        for client, chance in chances(sizes, available, 3).items():
+        for client, chance in chances_by_bisection(sizes, available, 3).items():
             expected[client] += chance
             variance[client] += chance * (1 - chance)
     for client in CLIENTS:
@@ -73,7 +64,7 @@ def test_the_choice_says_the_chances_of_those_chosen():
     now = replace(now, shares={client: size / total for client, size in SIZES.items()})
     choice = ProportionalRule(3).select({}, now, {})
     assert len(choice.clients) == 3
-    expected = chances(SIZES, CLIENTS, 3)
+    expected = chances_by_bisection(SIZES, CLIENTS, 3)
     assert choice.chances == pytest.approx({c: expected[c] for c in choice.clients}, rel=1e-9)
 
 
