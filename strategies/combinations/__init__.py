@@ -57,7 +57,8 @@ def parse_combination(given: object) -> Combination:
     if name == "fedvarp" and arguments.get("beta", 1) != 1:
         beta = arguments["beta"]
         raise ValueError(
-            f"combine is {given!r}, but FedVARP's beta is 1: use 'surrogates:{beta}' for {beta}"
+            f"combine is {given!r}, but FedVARP's beta is 1: for another, from 0 to 1, use "
+            f"'surrogates:BETA', not 'fedvarp:{beta}'"
         )
     try:
         return kind(**arguments)

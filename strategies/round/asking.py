@@ -110,7 +110,8 @@ class Asking:
         if template.content != ahead.content:
             return "the base strategy sends another message than was expected"
         offered = self._selector.offered(round.plan, ahead.summaries)
-        wanted = min(self._selector.rule.num_selected, len(round.plan.now.available))
+        could = self._selector.offered(round.plan, candidates)  # others rest
+        wanted = min(self._selector.rule.num_selected, len(could))
         if len(offered) < max(self._options.min_summaries, wanted):
             return f"only {len(offered)} that may be chosen answered"
         return None

@@ -81,8 +81,11 @@ def test_a_text_is_what_it_says(text, expected):
         ("surrogates:=0.5", "'surrogates' has no parameter '=0.5'"),
         ("surrogates:beta=", "'surrogates' has no parameter 'beta='"),
         ("surrogates:_updates=3", "'surrogates' has no parameter '_updates=3'"),
-        ("fedvarp:0.5", "but FedVARP's beta is 1: use 'surrogates:0.5' for 0.5"),
-        ("fedvarp:beta=0,store=5", "but FedVARP's beta is 1: use 'surrogates:0' for 0"),
+        ("fedvarp:0.5", "but FedVARP's beta is 1: for another, from 0 to 1, use 'surrogates:BETA'"),
+        (
+            "fedvarp:beta=0,store=5",
+            "but FedVARP's beta is 1: for another, from 0 to 1, use 'surrogates:BETA'",
+        ),
         ("fedvarp:half", "but FedVARP's beta is 1"),
         ("mifa:0.5", "is 0.5, but must be a whole number"),
         ("sketched-mean:store=-1", "is -1, but must be at least 0"),

@@ -8,7 +8,13 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx
 from pncs_flower.clients import SummaryMod, summary_mod
 from pncs_flower.protocol import MARKER
 from pncs_flower.simulations.run.in_process import InProcessGrid
-from pncs_flower.strategies import PNCS, GradientMemory, UniformSelection, timeouts
+from pncs_flower.strategies import (
+    PNCS,
+    GradientMemory,
+    SketchedMean,
+    UniformSelection,
+    timeouts,
+)
 
 ROUNDS, CLIENTS = 8, 7
 
@@ -247,3 +253,11 @@ def test_no_two_pre_rounds_have_one_ticket_also_not_of_one_round_or_of_two_runs(
     assert all(rounds[ticket] == number for number, ticket in tickets)
     assert len(set(trained)) == 2 * ROUNDS
     assert set(trained) < rounds.keys()
+
+
+def test_candidates_of_which_some_rest_are_asked_once():
+    """Fewer may be chosen than a round selects, however they are asked."""
+    options = {"candidates": 3, "queue_length": 5, "ride_along": True}
+    strategy, _, _ = run(SketchedMean, mods=(summary_mod,), rounds=12, **options)
+    assert min(len(record.chosen) for record in strategy.history) == 1
+    assert [record.pre_round for record in strategy.history] == ["own"] + ["ahead"] * 11
