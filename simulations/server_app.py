@@ -6,7 +6,7 @@ from rich.console import Console
 
 from .config import Config
 from .machine.processes import stop_hung_workers
-from .report.of_run import draw_rounds, final_table, round_line
+from .report.of_run import final_table, round_line
 from .run.folder import output_path
 from .run.preflight import check_run
 from .run.training import train
@@ -24,6 +24,8 @@ def main(grid: Grid, context: Context) -> None:
         train(
             grid, config, output, lambda row: print(round_line(row, config.num_rounds), flush=True)
         )
+        from .report.picture_of_run import draw_rounds
+
         draw_rounds(output)
         # Flower's log has no width; a table must have one.
         Console(width=100).print(final_table(output))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .config import Agreeing, Config
 from .data.datasets import dataset_fingerprint, load_dataset
 from .data.images import as_float, every_nth_of_each_class, unwritable
-from .data.partitions import draw_partition, partition_examples
+from .data.partitions import partition_examples
 from .models.frozen import load_frozen
 from .models.pretrained import build_last_layers
 from .models.small import build_model
@@ -59,14 +59,15 @@ class Inputs:
             places=np.flatnonzero(~held_back),
         )
 
-    def check_division(self, config: Config, num_clients: int) -> None:
-        """Raise what `divide` would raise, in a second at most."""
-        draw_partition(self.train_labels, num_clients, config.partition, **_division(config))
-
     def divide(self, config: Config, num_clients: int) -> list[NDArray[np.int64]]:
         """Return the training examples of each client, as the settings divide them."""
         return partition_examples(
-            self.train_labels, num_clients, config.partition, **_division(config)
+            self.train_labels,
+            num_clients,
+            config.partition,
+            shards_per_client=config.shards_per_client,
+            dirichlet_alpha=config.dirichlet_alpha,
+            seed=config.seed,
         )
 
     def train_tensors(self, examples: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
@@ -88,14 +89,6 @@ class Inputs:
             values -= mean
             values /= deviation
         return torch.from_numpy(values)
-
-
-def _division(config: Config) -> dict[str, Any]:
-    return {
-        "shards_per_client": config.shards_per_client,
-        "dirichlet_alpha": config.dirichlet_alpha,
-        "seed": config.seed,
-    }
 
 
 def load_inputs(config: Config) -> Inputs:

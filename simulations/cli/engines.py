@@ -78,7 +78,6 @@ def run_in_process(config: Config, clients: int, workers: int | None) -> None:
     """Run on this machine, in so many worker processes; None: as many as are of use."""
     from ..client_app import app as client_app
     from ..machine.signals import exit_on_signals
-    from ..report.of_run import draw_rounds
     from ..run.flower import FLOWER_LOG
     from ..run.in_process import InProcessGrid
     from ..run.preflight import check_device, check_run, choose_workers
@@ -98,6 +97,8 @@ def run_in_process(config: Config, clients: int, workers: int | None) -> None:
         _saying_how_to_go_on(config, output, Engine.IN_PROCESS, {"workers": workers}),
     ):
         train(grid, config, output, show)
+    from ..report.picture_of_run import draw_rounds
+
     draw_rounds(output)
     _conclude(output)
 

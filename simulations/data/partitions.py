@@ -1,29 +1,19 @@
-"""Which client holds which training examples, by Flower's partitioners."""
+"""Which client holds which training examples, drawn as Flower Datasets' partitioners draw them."""
 
-import warnings
+# Those are not used themselves: they want the examples as a table of the package datasets, which
+# takes a second to import in every process, and ten more to hand out to 10,000 clients.
+
 from math import gcd
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pncs_flower.randomness import derive_seed, generator
 
-if TYPE_CHECKING:
-    from flwr_datasets.partitioner import Partitioner
+_DRAWS = 11  # of a Dirichlet partition that leaves a client without an example
 
 
 def partition_examples(
-    labels: NDArray[np.int64], num_clients: int, scheme: str = "shards", **options: Any
-) -> list[NDArray[np.int64]]:
-    """Return the indices of each client's examples; for the options see `draw_partition`."""
-    partitioner = draw_partition(labels, num_clients, scheme, **options)
-    parts = [partitioner.load_partition(client) for client in range(num_clients)]
-    # As NumPy from the start: a column read value by value takes a minute for a million examples.
-    return [np.asarray(part.with_format("numpy")["example"][:], np.int64) for part in parts]
-
-
-def draw_partition(
     labels: NDArray[np.int64],
     num_clients: int,
     scheme: str = "shards",
@@ -31,53 +21,53 @@ def draw_partition(
     shards_per_client: int = 2,
     dirichlet_alpha: float = 0.5,
     seed: int = 0,
-) -> "Partitioner":
-    """Return a partitioner that has divided the examples, or say why they cannot be divided so."""
+) -> list[NDArray[np.int64]]:
+    """Return the indices of each client's examples, or say why they cannot be divided so."""
     if num_clients < 1 or num_clients > len(labels):
         raise ValueError(
             f"{num_clients} clients cannot share {len(labels)} examples: have between 1 and "
             f"{len(labels)} clients"
         )
-    from datasets import Dataset
-    from flwr_datasets import partitioner as partitioners
-
-    partitioner: Partitioner
-    chosen = np.arange(len(labels))
+    if scheme == "iid":
+        return np.array_split(generator(seed, "partition").permutation(len(labels)), num_clients)
+    rng = np.random.default_rng(derive_seed(seed, "partition"))
     if scheme == "shards":
-        # Each of one label, and of every label as many: what does not fill one is left out.
-        shard_size, shards_per_class = _shard_size(labels, num_clients, shards_per_client)
-        keep = shard_size * shards_per_class
-        chosen = np.concatenate([np.flatnonzero(labels == c)[:keep] for c in np.unique(labels)])
-        partitioner = partitioners.ShardPartitioner(
-            num_clients,
-            partition_by="label",
-            num_shards_per_partition=shards_per_client,
-            shard_size=shard_size,
-            seed=derive_seed(seed, "partition"),
-        )
-    elif scheme == "dirichlet":
-        partitioner = partitioners.DirichletPartitioner(
-            num_clients,
-            partition_by="label",
-            alpha=float(dirichlet_alpha),
-            min_partition_size=1,
-            seed=derive_seed(seed, "partition"),
-        )
+        parts = _draw_shards(labels, num_clients, shards_per_client, rng)
     else:
-        chosen = generator(seed, "partition").permutation(len(labels))
-        partitioner = partitioners.IidPartitioner(num_clients)
-    partitioner.dataset = Dataset.from_dict({"label": labels[chosen], "example": chosen})
-    try:
-        with warnings.catch_warnings():
-            # One warning for each redraw of a Dirichlet partition; giving up is an error.
-            warnings.simplefilter("ignore")
-            _ = partitioner.num_partitions  # which draws what is random, and copies no example
-    except ValueError as error:
-        raise ValueError(
-            f"the examples cannot be divided among {num_clients} clients so that each has one: "
-            f"have fewer clients, or a larger dirichlet-alpha ({error})"
-        ) from error
-    return partitioner
+        parts = _draw_dirichlet(labels, num_clients, dirichlet_alpha, rng)
+    for part in parts:
+        rng.shuffle(part)
+    return parts
+
+
+def _draw_shards(
+    labels: NDArray[np.int64], num_clients: int, shards_per_client: int, rng: np.random.Generator
+) -> list[NDArray[np.int64]]:
+    """Give each client shards of one label each; all labels have as many."""
+    shard_size, shards_per_class = _shard_size(labels, num_clients, shards_per_client)
+    keep = shard_size * shards_per_class  # what does not fill a shard is left out
+    chosen = [np.flatnonzero(labels == label)[:keep] for label in np.unique(labels)]
+    shards = np.concatenate(chosen).reshape(-1, shard_size)
+    return [*shards[rng.permutation(len(shards))].reshape(num_clients, -1)]
+
+
+def _draw_dirichlet(
+    labels: NDArray[np.int64], num_clients: int, alpha: float, rng: np.random.Generator
+) -> list[NDArray[np.int64]]:
+    """Divide the examples of each label by a draw of its own."""
+    for _ in range(_DRAWS):
+        divided = []
+        for label in np.unique(labels):
+            examples = np.flatnonzero(labels == label)
+            ends = np.cumsum(rng.dirichlet(np.full(num_clients, alpha))) * len(examples)
+            divided.append(np.split(examples, ends.astype(np.int64)[:-1]))
+        parts = [np.concatenate(pieces) for pieces in zip(*divided, strict=True)]
+        if all(map(len, parts)):
+            return parts
+    raise ValueError(
+        f"the examples cannot be divided among {num_clients} clients so that each has one, in "
+        f"{_DRAWS} draws: have fewer clients, or a larger dirichlet-alpha than {alpha:g}"
+    )
 
 
 def _shard_size(

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pncs_flower.files import held, replacing, write_whole
-from pncs_flower.strategies.record import write_json_lines
 
 from ..config import Config
 from .settings import keep_settings, read_settings, refuse_other_settings
@@ -96,6 +95,8 @@ def finish(
     summary: Mapping[str, Any],
 ) -> None:
     """Write what came out of a run; all of its rounds too, for a full disk may have cost some."""
+    from pncs_flower.strategies.record import write_json_lines  # Flower, which readers need not
+
     write_json_lines(path / ROUNDS, rows)
     with replacing(path / WEIGHTS) as file:
         np.savez(file, allow_pickle=False, **weights)

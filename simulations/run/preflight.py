@@ -168,7 +168,7 @@ def check_run(
     if request is not None:
         choose_layers(ArrayRecord(model.state_dict()), request.layers)
     if num_clients is not None:
-        inputs.check_division(config, num_clients)
+        inputs.divide(config, num_clients)
         if placement is not None:
             check_gpu_memory(config, inputs, num_clients, placement)
 

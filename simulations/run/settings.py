@@ -8,10 +8,8 @@ from typing import Any
 
 from pncs_flower.files import write_whole
 from pncs_flower.plain_text import first_of
-from pncs_flower.strategies.resume.settings import installed_version
 
 from ..config import Config, Scalar, default_run_config, format_toml
-from ..task import inputs_fingerprint
 from ..toml_file import read_toml
 
 SETTINGS = "config.toml"  # in a run's folder
@@ -43,11 +41,13 @@ def keep_settings(folder: Path, config: Config, clients: int | None = None) -> N
     if config.resume or (folder / SETTINGS).exists():
         refuse_other_settings(folder, config, clients)
         return
+    from pncs_flower.strategies.resume.settings import installed_version
+
     settings = replace(config, resume=False).to_run_config()
     about: dict[str, Scalar] = {
         "release": installed_version("pncs-flower"),
         "clients": clients or 0,  # whoever begins it may not know
-        "examples": inputs_fingerprint(config),
+        "examples": _examples(config),
     }
     about["check"] = _check(settings, about)
     text = f"{_HEAD}{format_toml(settings)}\n[{_RUN}]\n{format_toml(about)}"
@@ -88,7 +88,7 @@ def refuse_other_settings(folder: Path, config: Config, clients: int | None = No
     ]
     if clients and about["clients"] not in (0, clients):
         other.append(f"it is given {clients} clients, but it was started with {about['clients']}")
-    if not other and inputs_fingerprint(config) != about["examples"]:
+    if not other and _examples(config) != about["examples"]:
         other.append(
             f"data-dir is {config.data_dir!r} and weights is {config.weights!r}, but it was "
             f"started with {before['data-dir']!r} and {before['weights']!r}, whose contents were "
@@ -99,6 +99,13 @@ def refuse_other_settings(folder: Path, config: Config, clients: int | None = No
             f"the run in {folder} cannot go on: {'; '.join(other)}. Leave such settings out, or "
             "start another run in another folder"
         )
+
+
+def _examples(config: Config) -> str:
+    """Hash a run's examples; PyTorch is imported here, and not for what is refused before."""
+    from ..task import inputs_fingerprint
+
+    return inputs_fingerprint(config)
 
 
 def _check(settings: Mapping[str, Any], about: Mapping[str, Any]) -> str:

@@ -204,5 +204,5 @@ def _check_cells(cells: Iterable[Cell], elsewhere: bool) -> None:
                     check_device(config)
                 check_run(config)
             if partition not in seen:
-                load_inputs(config).check_division(config, cell.clients)
+                load_inputs(config).divide(config, cell.clients)
         seen |= {settings, partition}

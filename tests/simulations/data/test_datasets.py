@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pncs_flower.simulations.data import digits
 from pncs_flower.simulations.data.datasets import DATASETS, dataset_fingerprint, load_dataset
 from pncs_flower.simulations.data.images import as_float
 
@@ -26,18 +27,36 @@ def write_fashion_mnist(folder: Path, suffix: str = "") -> None:
 
 
 def test_digits_are_divided_by_class() -> None:
-    digits = load_dataset("digits")
-    assert digits.train_images.shape == (1442, 1, 8, 8)
-    assert digits.train_images.dtype == np.uint8
+    data = load_dataset("digits")
+    assert data.train_images.shape == (1442, 1, 8, 8)
+    assert data.train_images.dtype == np.uint8
     # Of n examples of a class, n // 5 are test examples.
-    counts = np.bincount(digits.train_labels) + np.bincount(digits.test_labels)
-    assert np.bincount(digits.test_labels).tolist() == (counts // 5).tolist()
+    counts = np.bincount(data.train_labels) + np.bincount(data.test_labels)
+    assert np.bincount(data.test_labels).tolist() == (counts // 5).tolist()
+
+
+def test_digits_are_those_of_scikit_learn() -> None:
+    from sklearn.datasets import load_digits
+
+    data = load_dataset("digits")
+    images = np.concatenate([data.train_images, data.test_images])
+    labels = np.concatenate([data.train_labels, data.test_labels])
+    ours = np.column_stack([images.reshape(-1, 64), labels])
+    theirs = np.column_stack(load_digits(return_X_y=True))
+    assert sorted(ours.tolist()) == sorted(theirs.tolist())
+
+
+def test_digits_without_scikit_learn_name_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digits, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError) as raised:
+        digits.DIGITS.load(Path())
+    assert raised.value.name == "sklearn"
 
 
 def test_no_digit_is_in_both_parts() -> None:
-    digits = load_dataset("digits")
-    train = {image.tobytes() for image in digits.train_images}
-    assert not train & {image.tobytes() for image in digits.test_images}
+    data = load_dataset("digits")
+    train = {image.tobytes() for image in data.train_images}
+    assert not train & {image.tobytes() for image in data.test_images}
 
 
 def test_images_become_fractions_of_white() -> None:

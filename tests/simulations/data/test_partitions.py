@@ -1,16 +1,42 @@
-"""Partitions: pure shards, nothing twice, the same for the same seed."""
+"""Partitions: as Flower Datasets has them, pure shards, nothing twice."""
+
+import warnings
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pncs_flower.randomness import derive_seed
 from pncs_flower.simulations.data.partitions import partition_examples
 
 # 10 classes of unequal size, 20 to 29 examples, in no order.
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), np.arange(20, 30)))
 
 SCHEMES = ["shards", "dirichlet", "iid"]
+
+
+def test_partitions_are_those_of_flower_datasets() -> None:
+    from datasets import Dataset
+    from flwr_datasets.partitioner import DirichletPartitioner, Partitioner, ShardPartitioner
+
+    def theirs(partitioner: Partitioner, chosen: np.ndarray) -> list[list[int]]:
+        partitioner.dataset = Dataset.from_dict({"label": LABELS[chosen], "example": chosen})
+        return [partitioner.load_partition(client)["example"][:] for client in range(10)]
+
+    first = np.concatenate([np.flatnonzero(label == LABELS)[:20] for label in range(10)])
+    # Of the last, six draws leave a client without an example.
+    for seed, alpha in ((0, 0.5), (2, 5.0), (1, 0.02)):
+        own = {"partition_by": "label", "seed": derive_seed(seed, "partition")}
+        parts = partition_examples(LABELS, 10, seed=seed)
+        others = partition_examples(LABELS, 10, "dirichlet", dirichlet_alpha=alpha, seed=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # one for each draw anew
+            shards = ShardPartitioner(10, num_shards_per_partition=2, shard_size=10, **own)
+            assert [part.tolist() for part in parts] == theirs(shards, first)
+            dirichlet = DirichletPartitioner(10, alpha=alpha, min_partition_size=1, **own)
+            every = np.arange(len(LABELS))
+            assert [part.tolist() for part in others] == theirs(dirichlet, every)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -57,6 +83,11 @@ def test_shards_that_do_not_divide_name_what_would() -> None:
         r"use a multiple of 10 shards-per-client, or with 2 shards-per-client a multiple of 5 c",
     ):
         partition_examples(LABELS, 7, shards_per_client=2)
+
+
+def test_draws_that_leave_clients_without_examples_are_given_up() -> None:
+    with pytest.raises(ValueError, match=r"among 200 clients .* than 0.001"):
+        partition_examples(LABELS, 200, "dirichlet", dirichlet_alpha=0.001)
 
 
 def test_more_shards_than_examples_are_refused() -> None:

@@ -8,7 +8,8 @@ from matplotlib import image
 from rich.console import Console
 
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.report.of_run import draw_rounds, final_table, round_line
+from pncs_flower.simulations.report.of_run import final_table, round_line
+from pncs_flower.simulations.report.picture_of_run import draw_rounds
 from pncs_flower.simulations.run.folder import (
     ROUNDS,
     finish,
