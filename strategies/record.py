@@ -19,6 +19,9 @@ from pncs_flower.plain_text import first_of
 
 from .rule import Choice
 
+ENDED = "the run ended here: "
+"""What the note begins with that names, by kind and text, the error that ended a run."""
+
 _SHOWN = 20  # clients in the line of a log
 
 
@@ -207,7 +210,7 @@ class Records(RoundListener):
         if not self.all:
             return
         text = str(error)
-        note = f"the run ended here: {type(error).__name__}{text and ': '}{text}"
+        note = f"{ENDED}{type(error).__name__}{text and ': '}{text}"
         if note not in self.all[-1].notes:
             self.all[-1].notes.append(note)
         self.write()

@@ -140,6 +140,11 @@ class SelectionRule(ABC):
     """How many clients a round selects."""
     chooses_unasked: ClassVar[bool] = False
     """Whether clients may be chosen that were not asked in the pre-round."""
+    # What does not go with these is refused when the strategy is made, not at the first choice.
+    per_layer: bool = False
+    """Whether it chooses for each layer, `Choice.by_layer`."""
+    draws: ClassVar[bool] = False
+    """Whether it draws some clients more often than others, `Choice.chances`."""
 
     def __repr__(self) -> str:
         # Goes into records and checkpoints, so it must be the same in another process.

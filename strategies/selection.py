@@ -158,6 +158,7 @@ class SelectionStrategy(Strategy):
     ) -> Iterable[Message]:
         """Carry out the pre-round, choose, and return the training messages for the chosen."""
         round = self._opened(server_round, arrays, config, grid)
+        self._combiner.check_model(round)
         meet_clients(round, self._roster, self.rule.num_selected)
         self._selector.open(round, self._roster)
         if round.pre_round is not None:

@@ -15,6 +15,11 @@ from .console import err, out, progress_bar
 SHARES: Mapping[str, Any] = {"cpus_per_client": 1, "gpus_per_client": 0.0, "logical_gpus": 0}
 """What clients on Ray get of the machine, which is not among a run's settings: the defaults."""
 
+# Kinds of errors that a run which goes on with the same settings, and so the same bits, meets again
+# for sure; and those that may have had another reason than its settings, such as too little memory.
+_AGAIN = {"ValueError", "TypeError", "SelectionError", "UnsavableError"}
+_PERHAPS_AGAIN = {"EmptyRoundsError", "NoSummariesError"}
+
 
 class Engine(StrEnum):
     """Where clients run."""
@@ -25,13 +30,16 @@ class Engine(StrEnum):
 
 def resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> tuple[Config, int]:
     """Return the settings and the number of clients of a run that is to go on."""
-    from ..run.folder import CHECKPOINT, read_rounds
+    from pncs_flower.strategies.resume.checkpoint import CheckpointFolder
+
+    from ..run.folder import CHECKPOINT, check_saved, read_rounds
     from ..run.settings import read_settings, refuse_other_settings
 
     (saved, about), rows = read_settings(folder), read_rounds(folder)
     # Settings that are newer than the run have their defaults.
     config = Config.from_run_config(default_run_config() | saved | dict(given))
     refuse_other_settings(folder, config)
+    check_saved(folder, config)
     # A run that was begun by flwr run knows but the clients that were there.
     before = about["clients"] or max((len(row["clients"]) for row in rows), default=None)
     if clients and before and clients != before:
@@ -43,7 +51,7 @@ def resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> t
     done = sum(row["accuracy"] is not None for row in rows)
     if done >= config.num_rounds:
         out.print(f"{folder} has {done} rounds already: nothing is left to do")
-    elif done and not any((folder / CHECKPOINT).glob("*.checkpoint")):
+    elif not CheckpointFolder(folder / CHECKPOINT).is_begun() and done:
         out.print(f"{folder} has no checkpoint: it starts again from round 1")
     return replace(config, resume=True, output_dir=str(folder)), clients or before or 0
 
@@ -134,8 +142,27 @@ def _saying_how_to_go_on(
         if engine is Engine.IN_PROCESS:  # on Ray, Flower writes it
             logging.getLogger("flwr").exception("The run failed.")
             error.add_note(f"Flower's log, with the traceback: {output / FLOWER_LOG}")
-        error.add_note(_how_to_go_on(config, output, engine, shares))
+        kind, own_rule = _kind(error, output), ":" in config.strategy
+        if kind not in _AGAIN or own_rule:
+            if kind in _AGAIN | _PERHAPS_AGAIN:
+                error.add_note("If something else than its settings was to blame, and is mended:")
+            error.add_note(_how_to_go_on(config, output, engine, shares))
         raise
+
+
+def _kind(error: Exception, output: Path) -> str:
+    """Return the kind of an error, by name; of one that Flower tells, what ended the round."""
+    from pncs_flower.strategies.record import ENDED
+
+    from ..run.folder import read_rounds
+
+    with contextlib.suppress(ValueError):  # a file that is damaged
+        notes = [note for row in read_rounds(output)[-1:] for note in row["notes"]]
+        for note in notes:
+            kind, _, text = note.removeprefix(ENDED).partition(": ")
+            if note.startswith(ENDED) and text in str(error):
+                return str(kind)
+    return type(error).__name__
 
 
 def _how_to_go_on(config: Config, output: Path, engine: Engine, shares: Mapping[str, Any]) -> str:

@@ -29,8 +29,7 @@ def output_path(config: Config) -> Path:
     path = Path(config.output_dir or default).expanduser().resolve()
     if config.resume:
         read_settings(path)
-        if not config.checkpoint:
-            raise ValueError(f"the run in {path} was not saved, as its setting checkpoint is false")
+        check_saved(path, config)
         with held(path):  # refused now, not only when the run has been started
             pass
         return path
@@ -51,6 +50,12 @@ def output_path(config: Config) -> Path:
             f"pncs run --resume {path}"
         )
     return path
+
+
+def check_saved(path: Path, config: Config) -> None:
+    """Refuse to go on with a run that was never saved."""
+    if not config.checkpoint:
+        raise ValueError(f"the run in {path} was not saved, as its setting checkpoint is false")
 
 
 def _holds_a_run(path: Path, config: Config) -> bool:

@@ -211,8 +211,8 @@ class Workers:
         return DeadWorkerError(
             f"a worker process of the simulation has died ({how}) {when} it played {name}. Why, "
             "the output above may say: too little memory (have fewer workers), native code that "
-            "crashed in the app, a signal. Then start again (with checkpoint=, the run goes on "
-            "where it stopped)"
+            "crashed in the app, a signal. Then start again: a run that was saved goes on where "
+            "it stopped"
         )
 
     def _name(self, worker: "_Worker") -> str:

@@ -36,7 +36,7 @@ def parse_combination(given: object) -> Combination:
     name, colon, text = given.partition(":")
     kind = COMBINATIONS.get(name)
     if kind is None:
-        near = get_close_matches(name, COMBINATIONS, n=1)
+        near = get_close_matches(name.lower(), COMBINATIONS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else _known()
         raise ValueError(f"combine is {given!r}, but there is no {name!r}: {hint}")
     known = [each for each in fields(kind) if each.init]  # type: ignore[arg-type]
@@ -44,16 +44,18 @@ def parse_combination(given: object) -> Combination:
     arguments: dict[str, object] = {}
     for place, part in enumerate(text.split(",") if colon else []):
         key, equals, value = (each.strip() for each in part.partition("="))
-        if not equals and place == 0 and names:
+        if not equals and place == 0 and names and key not in names:
             key, value = names[0], key
-        if key not in names or not value:
+        if key in names and not value:
+            raise ValueError(f"combine is {given!r}, but {key} has no value: use {key}=VALUE")
+        if key not in names:
             there = f"there are {', '.join(names)}" if names else "it has none"
             raise ValueError(
                 f"combine is {given!r}, but {name!r} has no parameter {part!r}: {there}"
             )
         if key in arguments:
             raise ValueError(f"combine is {given!r}, but {key} is given twice: leave one out")
-        arguments[key] = _number(value)
+        arguments[key] = _value(value)
     if name == "fedvarp" and arguments.get("beta", 1) != 1:
         beta = arguments["beta"]
         raise ValueError(
@@ -70,8 +72,10 @@ def _known() -> str:
     return f"there are {', '.join(map(repr, COMBINATIONS))}"
 
 
-def _number(text: str) -> int | float | str:
-    """Return a number if a text is one."""
+def _value(text: str) -> int | float | str | None:
+    """Return a number, or None, if a text is one."""
+    if text == "None":
+        return None
     for kind in (int, float):
         try:
             return kind(text)

@@ -56,6 +56,11 @@ class SketchedFit(Combination):
     asks_update: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        if self.store is None:
+            raise ValueError(
+                "store is None, but each round adds updates, so there must be a limit: a number "
+                "of updates, such as 100, or an amount of memory, such as '2GB'"
+            )
         check_above_zero(bound=self.bound)
         self._asked = self.sketch = parse_sketch(self.sketch).spec
         self.begin(None)

@@ -258,6 +258,6 @@ def _limits(budget: int | str | None) -> tuple[float, float]:
     if found is None:
         raise ValueError(
             f"store is {budget!r}, but must be a number of updates, such as 50, or an amount of "
-            "memory, such as '500MB' or '2GB', or None for no limit"
+            "memory, such as '500MB' or '2GB'"
         )
     return math.inf, int(float(found[1]) * _UNITS[found[2]])

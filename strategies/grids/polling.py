@@ -80,8 +80,8 @@ class PollingGrid(GridWrapper):
                 raise DeadWorkerError(
                     "a worker process of the simulation has died. Why, the log above may say: too "
                     "little memory (give each client more CPUs, so that fewer run at once), native "
-                    "code that crashed in the app, a signal. Then start again (with checkpoint=, "
-                    "the run goes on where it stopped). Ray says: "
+                    "code that crashed in the app, a signal. Then start again: a run that was "
+                    "saved goes on where it stopped. Ray says: "
                     f"{plain_reason(reply.error.reason)}"
                 )
 

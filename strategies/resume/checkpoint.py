@@ -68,6 +68,15 @@ class CheckpointFolder:
 
     def save(self, round_number: int, checkpoint: Checkpoint) -> None:
         """Write the state after a round; if that raises OSError, the files stay as they are."""
+        try:
+            self._save(round_number, checkpoint)
+        except OSError:
+            with suppress(OSError):  # lines without a checkpoint look like a run that has lost it
+                if self._lines.stat().st_size > self._size:
+                    os.truncate(self._lines, self._size)
+            raise
+
+    def _save(self, round_number: int, checkpoint: Checkpoint) -> None:
         added = self._append(checkpoint.lines)
         size, total = self._size + len(added), self._sum.copy()
         total.update(added)
@@ -109,8 +118,22 @@ class CheckpointFolder:
                 f"no checkpoint in {self.path} can be used ({'; '.join(problems)}). Remove that "
                 "folder to start from the first round"
             )
+        self.is_begun()
         self._remove_files(keep=set())
         return None
+
+    def is_begun(self) -> bool:
+        """Tell whether there is a checkpoint, or raise ValueError if there is none any more."""
+        if self._checkpoints():
+            return True
+        num_lines = self._lines.read_bytes().count(b"\n") if self._lines.is_file() else 0
+        if num_lines > 1:  # one may be of the first round, which was still being saved
+            raise ValueError(
+                f"{self._lines} has {num_lines} rounds, but there is no round-*.checkpoint beside "
+                "it any more: put these files back. Remove that folder to start from the first "
+                "round"
+            )
+        return False
 
     def _checkpoints(self) -> list[Path]:
         return sorted(path for path in self.path.glob("round-*.checkpoint") if path.is_file())

@@ -24,6 +24,9 @@ from ..rule import Choice, SelectionRule
 from .open_round import OpenRound
 from .weights import Weights
 
+_BY_LAYER = "the rule chooses for each layer", "a rule that does not (per_layer=False)"
+_DRAWS = "the rule draws some clients more often than others", "a rule that does not"
+
 
 class Combiner:
     """A strategy's combination, with all that is its own."""
@@ -40,31 +43,41 @@ class Combiner:
         if not self.averages:
             remedy = 'combine="mean", with another strategy than SketchedMean'
             check_averages(base, f"combine is {self._given!r}", remedy)
+        self._base, self._draws = base, rule.draws
+        self._check_choices(rule.per_layer, rule.draws)
         self.combination.begin(folder and folder / FOLDER)
-        self._base = base
         self._clip_norm = options.clip_norm
         self._weights = weights
 
+    def check_model(self, round: OpenRound) -> None:
+        """Refuse a model of which nothing can be combined, before anybody is asked."""
+        if not self.averages:
+            _check_arrays(round, f"combine is {self._given!r}", 'combine="mean"')
+        elif self._draws:
+            _check_arrays(round, *_DRAWS)
+
     def check(self, round: OpenRound, choice: Choice) -> None:
         """Refuse a choice from which the base strategy or the combination can make nothing."""
-        otherwise = "a rule that does not"
-        if choice.by_layer:
-            check_averages(self._base, "the rule chooses for each layer", otherwise)
-        if choice.by_layer and not self.averages:
-            raise ValueError(
-                f"combine is {self._given!r}, but the rule chooses for each layer, whose mean it "
-                f'is: use combine="mean", or {otherwise} (per_layer=False)'
-            )
+        self._check_choices(bool(choice.by_layer), bool(choice.chances))
         if choice.chances and self.averages:  # else it was done without a choice
-            draws = "the rule draws some clients more often than others"
-            check_averages(self._base, draws, otherwise)
-            _check_arrays(round, draws, otherwise)
+            _check_arrays(round, *_DRAWS)
+
+    def _check_choices(self, by_layer: bool, draws: bool) -> None:
+        """Refuse choices of a kind that the base strategy or the combination cannot use."""
+        if by_layer:
+            check_averages(self._base, *_BY_LAYER)
+        if by_layer and not self.averages:
+            raise ValueError(
+                f"combine is {self._given!r}, but {_BY_LAYER[0]}, whose mean it is: use "
+                f'combine="mean", or {_BY_LAYER[1]}'
+            )
+        if draws and self.averages:
+            check_averages(self._base, *_DRAWS)
 
     def fit(self, round: OpenRound) -> SketchFit | None:
         """Return what a rule may choose for, with the sketches of the pre-round."""
         if self.averages:
             return None
-        _check_arrays(round, f"combine is {self._given!r}", 'combine="mean"')
         with self._named("fit", round):
             return self.combination.fit(round.plan.now, self._sketches(round))
 

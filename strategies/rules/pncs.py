@@ -5,10 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from statistics import fmean
-from typing import Any, cast
 
 import numpy as np
-from flwr.serverapp.strategy import Strategy
 
 from pncs_flower import least_aligned_subset
 from pncs_flower.randomness import derive_seed
@@ -16,7 +14,6 @@ from pncs_flower.similarity import Form, check_parameters, layered_cosine
 from pncs_flower.sketches.kinds import parse_sketch
 
 from ..checks import check_flags, check_not_negative
-from ..replies.aggregation import check_averages
 from ..rule import Choice, Round, RuleState, Summary, replaced
 from ..rule_strategy import RuleStrategy
 from ..sketch_rule import SketchRule, check_candidates, longest_unasked
@@ -152,8 +149,3 @@ class PNCS(RuleStrategy):
 
     rule_type = PNCSRule
     queue_length = 4
-
-    def __init__(self, base: Strategy, **arguments: Any) -> None:
-        super().__init__(base, **arguments)
-        if cast(PNCSRule, self.rule).per_layer:
-            check_averages(base, "per_layer is True", "per_layer=False")

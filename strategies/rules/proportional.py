@@ -17,6 +17,8 @@ class ProportionalRule(SelectionRule):
 
     num_selected: int = 2
 
+    draws = True
+
     def select(self, state: RuleState, now: Round, summaries: Mapping[str, Summary]) -> Choice:
         """Draw from those available, and say with which chances."""
         if now.num_selected >= len(now.available):

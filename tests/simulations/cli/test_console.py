@@ -15,8 +15,13 @@ from pncs_flower.clients import training
 from pncs_flower.files import write_whole
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.cli import sweep as sweep_commands
+from pncs_flower.simulations.cli.engines import Engine, _saying_how_to_go_on
+from pncs_flower.simulations.config import Config, default_run_config
 from pncs_flower.simulations.run import folder as run_folder
-from pncs_flower.strategies.record import append_line
+from pncs_flower.simulations.run.flower import RunFailedError
+from pncs_flower.simulations.run.folder import read_rounds
+from pncs_flower.strategies import DeadWorkerError, EmptyRoundsError, SelectionError
+from pncs_flower.strategies.record import append_line, write_json_lines
 
 HINT = "give the same command with --traceback"
 RUN = ["run", "--engine", "in-process", "--rounds", "2"]
@@ -180,3 +185,72 @@ def test_full_disk_is_told_with_the_file_and_the_command_that_goes_on(
     again = invoke(*command)
     assert again.exit_code == 0, again.output
     assert "[1/2]" not in again.output
+
+
+# --- what goes on, and what does not --------------------------------------------------------------
+
+
+def test_pair_that_cannot_work_is_refused_before_the_start(tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    done = invoke(
+        *RUN, "--set", "rule.per_layer=true", "--set", "combine=fedvarp", "--output", str(output)
+    )
+    assert done.exit_code == 1
+    assert "Error: combine is 'fedvarp', but the rule chooses for each layer" in done.output
+    assert "clients" not in done.output.partition("Error")[0]
+    assert not output.exists()
+
+
+GO_ON = "To go on with it: pncs run --resume"
+PERHAPS = "If something else than its settings was to blame, and is mended:"
+
+
+@pytest.mark.parametrize(
+    ("error", "hints"),
+    [
+        (ValueError("no such pair"), []),
+        (SelectionError("no such metric"), []),
+        (EmptyRoundsError("nobody delivered"), [PERHAPS, GO_ON]),
+        (DeadWorkerError("a worker has died"), [GO_ON]),
+        (MemoryError("no room"), [GO_ON]),
+        # As Flower tells it of a run on Ray.
+        (RunFailedError("Flower reports finished:failed: no such metric"), []),
+        (RunFailedError("Flower reports finished:failed: "), [GO_ON]),
+    ],
+)
+def test_command_that_goes_on_is_told_where_that_can_help(
+    error: Exception, hints: list[str], tmp_path: Path
+) -> None:
+    config = Config.from_run_config(default_run_config())
+    (tmp_path / "config.toml").touch()
+    row = {
+        "round": 1,
+        "accuracy": None,
+        "elapsed": 0.0,
+        "notes": ["the run ended here: SelectionError: no such metric"],
+    }
+    write_json_lines(tmp_path / "rounds.jsonl", [row])
+    with pytest.raises(type(error)) as found, _saying_how_to_go_on(config, tmp_path, Engine.RAY):
+        raise error
+    told = getattr(found.value, "__notes__", [])
+    assert [note.partition(" /")[0] for note in told] == hints
+
+
+def test_run_that_was_not_saved_and_one_that_has_lost_it_are_refused_in_one_sentence(
+    tmp_path: Path,
+) -> None:
+    unsaved, lost = tmp_path / "unsaved", tmp_path / "lost"
+    for output, checkpoint in ((unsaved, "false"), (lost, "true")):
+        done = invoke(*RUN, "--set", f"checkpoint={checkpoint}", "--output", str(output))
+        assert done.exit_code == 0
+    for file in (lost / "checkpoint").glob("*.checkpoint"):
+        file.unlink()
+    again = {
+        folder: invoke(*RUN, "--rounds", "3", "--resume", str(folder)) for folder in (unsaved, lost)
+    }
+    assert all(each.exit_code == 1 for each in again.values())
+    assert again[unsaved].output.startswith("Error: the run in ")
+    assert "was not saved, as its setting checkpoint is false" in again[unsaved].output
+    assert again[lost].output.startswith("Error: ")
+    assert "put these files back" in again[lost].output
+    assert len(read_rounds(lost)) == 2

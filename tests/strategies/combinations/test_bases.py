@@ -1,5 +1,6 @@
 """What base strategies get of a combination: as with all clients, or a clear refusal."""
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -18,10 +19,14 @@ from pncs_flower.clients.legacy import SummaryClient
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import (
     PNCS,
+    Choice,
     GradientMemory,
     GradientNorm,
+    ProportionalSelection,
     RoundRobin,
     SelectionError,
+    SelectionRule,
+    SelectionStrategy,
     SketchedMean,
     UniformSelection,
 )
@@ -190,11 +195,32 @@ def test_gradients_are_refused_for_the_sketched_mean_and_no_matter_for_surrogate
 
 
 @pytest.mark.parametrize("combine", COMBINATIONS)
-def test_a_choice_for_each_layer_is_refused_before_anybody_trains(combine):
-    strategy = PNCS(FedAvg(), per_layer=True, combine=combine)
+def test_a_choice_for_each_layer_is_refused_when_the_strategy_is_made(combine):
     with pytest.raises(ValueError, match=r'chooses for each layer.*combine="mean".*per_layer=Fal'):
+        PNCS(FedAvg(), per_layer=True, combine=combine)
+
+
+@dataclass(frozen=True)
+class Layered(SelectionRule):
+    """A user's own, which does not say beforehand what its choices are like."""
+
+    num_selected: int = 2
+
+    def select(self, state, now, summaries):
+        return Choice(now.available[:2], by_layer={"body": now.available[:2]})
+
+
+def test_one_that_was_not_announced_is_refused_before_anybody_trains():
+    strategy = SelectionStrategy(FedAvg(), Layered(), combine="fedvarp")
+    with pytest.raises(ValueError, match=r"chooses for each layer"):
         run(strategy)
     assert not strategy.history[0].bytes_down.get("training")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_base_is_refused_for_a_rule_that_draws_when_the_strategy_is_made(name):
+    with pytest.raises(ValueError, match="the rule draws some clients more often than others"):
+        ProportionalSelection(REFUSED[name](flower), num_selected=2)
 
 
 @pytest.mark.parametrize("combine", COMBINATIONS)
@@ -204,7 +230,7 @@ def test_a_model_without_floating_point_is_refused_before_anybody_trains(combine
     strategy = kind(FedAvg(), combine=combine)
     with pytest.raises(ValueError, match="no floating-point array with a value"):
         run(strategy, arrays=arrays)
-    assert not strategy.history[0].bytes_down.get("training")
+    assert not strategy.history[0].bytes_down
 
 
 # --- arrays of every kind -------------------------------------------------------------------------

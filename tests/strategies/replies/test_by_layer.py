@@ -125,7 +125,7 @@ def test_choice_for_a_single_layer_is_the_choice_for_it_alone():
 
 def test_base_that_counts_on_a_number_of_clients_is_refused():
     base = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.1, 1.0, SELECTED)
-    with pytest.raises(ValueError, match=r"num_sampled_clients updates.*use per_layer=False"):
+    with pytest.raises(ValueError, match=r"num_sampled_clients updates.*per_layer=False"):
         PNCS(base, num_selected=SELECTED, per_layer=True)
 
 

@@ -145,10 +145,14 @@ def test_run_without_its_lines_is_refused(tmp_path, saved, expected):
     assert not check(folder, expected)
 
 
-def test_lines_without_a_checkpoint_are_those_of_no_run(tmp_path, saved, expected):
+def test_run_without_its_checkpoints_is_refused(tmp_path, saved, expected):
     folder = shutil.copytree(saved, tmp_path / "run")
     for path in folder.glob("*.checkpoint"):
         path.unlink()
+    assert not check(folder, expected)
+    # Killed when the line of the first round was there, and its checkpoint not yet.
+    first, *_ = (folder / "rounds.log").read_text().splitlines()
+    (folder / "rounds.log").write_text(f"{first}\n")
     assert check(folder, expected)
 
 
