@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import wraps
 from glob import escape
 from logging import INFO, WARNING
@@ -39,7 +39,8 @@ class RoundRecord:
     rule : str
         The selection rule with its parameters.
     clients : list of str
-        Clients on the roster: online, introduced and eligible.
+        Clients on the roster: online, introduced and eligible. While they stay the same, it is one
+        list for all rounds.
     cooling, released, backing_off : list of str
         Clients that the Age-of-Update queue holds back, those that had to leave it early because
         too few others were left, and those neither asked nor chosen because of earlier failures.
@@ -115,10 +116,10 @@ class RoundRecord:
         return {who: why for who, why in self.rejected.items() if why.startswith(f"{phase}: ")}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record as JSON values, what is extra beside its own."""
-        values = asdict(self)
+        """Return the record as JSON values, its own and what is extra beside them, not copied."""
+        values = dict(vars(self))
         extra: dict[str, Any] = values.pop("extra")
-        return {**values, **extra}
+        return values | extra
 
 
 class RoundListener:

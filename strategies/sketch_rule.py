@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import numpy as np
+
 from pncs_flower.protocol import SummaryRequest, client_order
 from pncs_flower.sketches.kinds import parse_sketch
 
@@ -47,5 +49,5 @@ def longest_unasked(clients: tuple[str, ...], count: int | None, now: Round) -> 
         return clients
     ordered = sorted(clients, key=client_order)
     draw = now.generator("candidates").permutation(len(ordered))
-    place = dict(zip(ordered, draw.tolist(), strict=True))
-    return tuple(sorted(ordered, key=lambda c: (now.last_asked.get(c, 0), place[c]))[:count])
+    asked = np.array([now.last_asked.get(client, 0) for client in ordered])
+    return tuple(ordered[place] for place in np.lexsort((draw, asked))[:count])

@@ -85,10 +85,11 @@ class _TabuSearch:
         idle = 0
         for step in range(steps):
             price = self._prices()
-            leaving = self._free(-price[self.members], self.members, step)
-            entering = self._free(price[self.outsiders], self.outsiders, step)
-            out, into = self.members[leaving], self.outsiders[entering]
-            change = self.gain[into] - self.gain[out][:, None] - pairs[out[:, None], into]
+            leaving = self._free(-price.take(self.members), self.members, step)
+            entering = self._free(price.take(self.outsiders), self.outsiders, step)
+            out, into = self.members.take(leaving), self.outsiders.take(entering)
+            change = self.gain.take(into) - self.gain.take(out)[:, None]
+            change -= pairs[out[:, None], into]
             values = self.total + change
             if weights is not None:
                 values /= (self.weight + (weights[into] - weights[out][:, None])) ** 2
@@ -143,10 +144,10 @@ class _TabuSearch:
 
     def _free(self, prices: np.ndarray, clients: np.ndarray, step: int) -> np.ndarray:
         """Return the places of the lowest prices among the clients that may move."""
-        prices = np.where(self.free_again[clients] > step, np.inf, prices)
-        if len(prices) > _CANDIDATES:
-            return np.argpartition(prices, _CANDIDATES)[:_CANDIDATES]
-        return np.arange(len(prices))
+        if len(prices) <= _CANDIDATES:
+            return np.arange(len(prices))
+        prices[self.free_again.take(clients) > step] = np.inf
+        return prices.argpartition(_CANDIDATES)[:_CANDIDATES]
 
     def _exchange(self, leaving: int, entering: int, change: float) -> None:
         out, into = self.members[leaving], self.outsiders[entering]

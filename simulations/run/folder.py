@@ -136,7 +136,7 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
         text = (path / ROUNDS).read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
-    rows = []
+    rows: list[dict[str, Any]] = []
     for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), start=1):
         try:
             row = json.loads(line)
@@ -144,6 +144,8 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
             row = None
         if not isinstance(row, dict) or not row.keys() >= _KEYS:
             raise ValueError(f"line {number} of {path / ROUNDS} is no round of a run: remove it")
+        if rows and "clients" in row and row["clients"] == rows[-1].get("clients"):
+            row["clients"] = rows[-1]["clients"]  # one list for all, as there may be thousands
         rows.append(row)
     return rows
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -106,7 +105,9 @@ class Resumption(RoundListener):
         about = {**self._about, "stopped": self._loop.stopped}
         try:
             nodes, encoder = self._encoded(strategy)
-            lines = [self._line(record) for record in strategy.history[self._saved :]]
+            lines = [
+                self._line(strategy.history, n) for n in range(self._saved, len(strategy.history))
+            ]
             content = ({**about, "state": nodes}, encoder.arrays, lines, encoder.files)
             self._folder.save(number, Checkpoint(*content))
         except (OSError, UnsavableError) as error:
@@ -141,7 +142,9 @@ class Resumption(RoundListener):
         values = {name: decoder.decode(node) for name, node in about["state"].items()}
         model, configs, state = (values.pop(name) for name in _STATE)
         self._loop.result.arrays, self._loop.stopped = model, about["stopped"]
-        records = [self._read_line(line) for line in saved.lines]
+        records: list[RoundRecord] = []
+        for line in saved.lines:
+            records.append(self._read_line(line, records))
         self._saved = len(records)
         strategy.restore(state)
         strategy.restore_history(records)
@@ -150,8 +153,12 @@ class Resumption(RoundListener):
             config.clear()
             config.update(configs[name])
 
-    def _line(self, record: RoundRecord) -> str:
+    def _line(self, history: list[RoundRecord], place: int) -> str:
         """Return what is kept of a round: its record, and what its metrics were."""
+        # Without its clients where they are those of the round before: there may be thousands.
+        record, values = history[place], dict(vars(history[place]))
+        if place and record.clients == history[place - 1].clients:
+            del values["clients"]
         numbers = (0, 1) if record.round == 1 else (record.round,)
         metrics = {name: getattr(self._loop.result, name) for name in _METRICS}
         kept = {name: {n: of[n] for n in numbers if n in of} for name, of in metrics.items()}
@@ -159,11 +166,12 @@ class Resumption(RoundListener):
         node = encoder.encode(kept, "the metrics")
         if encoder.arrays:
             raise UnsavableError(f"the metrics of round {record.round} hold arrays: keep numbers")
-        return json.dumps({"record": asdict(record), "metrics": node})
+        return json.dumps({"record": values, "metrics": node})
 
-    def _read_line(self, line: str) -> RoundRecord:
-        """Take up what was kept of a round."""
+    def _read_line(self, line: str, before: list[RoundRecord]) -> RoundRecord:
+        """Take up what was kept of a round, after those before it."""
         kept = json.loads(line)
         for name, by_round in Decoder({}).decode(kept["metrics"]).items():
             getattr(self._loop.result, name).update(by_round)
-        return RoundRecord(**kept["record"])
+        clients = {"clients": before[-1].clients} if before else {}
+        return RoundRecord(**{**clients, **kept["record"]})

@@ -63,9 +63,6 @@ def _in_order(round: OpenRound, replies: Iterable[Message]) -> dict[str, Message
     """Return the first reply of each client, in the order of clients."""
     first = {reply.metadata.reply_to_message_id: reply for reply in reversed(list(replies))}
     # Only now, for a message has no id before it is sent.
-    sent = {m.metadata.dst_node_id: m.metadata.message_id for m in round.evaluating}
-    return {
-        client: first[sent[node_id]]
-        for client, node_id in round.clients.items()
-        if sent.get(node_id) in first
-    }
+    ids = {m.metadata.dst_node_id: m.metadata.message_id for m in round.evaluating}
+    found = {node_id: first[sent] for node_id, sent in ids.items() if sent in first}
+    return {client: found[node_id] for client, node_id in round.clients.items() if node_id in found}

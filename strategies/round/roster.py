@@ -33,7 +33,7 @@ class _NoModError(ValueError):
     """An app has answered that is without the library's mod."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # there is one for each client of the run
 class _Introduction:
     """What a client says of itself; a number that it does not say, or that cannot be, is None."""
 
@@ -134,7 +134,10 @@ class Roster:
     def __init__(self, options: SelectionOptions) -> None:
         self.options = options
         self.keys: dict[int, str] = {}  # of nodes
+        self._nodes: dict[str, int] = {}  # by key
+        self._in_order = True  # whether these are in the order of keys
         self.clients: dict[str, _Introduction] = {}  # what each said last
+        self.listed: list[str] = []  # who takes part, one list for all rounds while it is the same
         self.excluded: dict[str, str] = {}  # for the rest of the run, with the reason
         self.started = False  # whether a round has had its clients
         self.message_type: str = MessageType.TRAIN  # of the question who they are
@@ -146,15 +149,17 @@ class Roster:
 
     def known(self, online: set[int]) -> list[str]:
         """Return the keys of the nodes that are there, whether or not they may take part."""
-        return [self.keys[node_id] for node_id in online if node_id in self.keys]
+        return [self.keys[node_id] for node_id in self.keys.keys() & online]
 
     def present(self, online: set[int]) -> dict[str, int]:
         """Return those that take part: their nodes by key, in the order of keys."""
-        nodes = {key: node_id for node_id, key in self.keys.items() if node_id in online}
+        if not self._in_order:
+            self._nodes = {key: self._nodes[key] for key in sorted(self._nodes, key=client_order)}
+            self._in_order = True
         return {
-            key: nodes[key]
-            for key in sorted(nodes, key=client_order)
-            if key not in self.excluded and self._is_eligible(key)
+            key: node_id
+            for key, node_id in self._nodes.items()
+            if node_id in online and key not in self.excluded and self._is_eligible(key)
         }
 
     def most_say(self) -> int:
@@ -166,8 +171,11 @@ class Roster:
 
     def sizes(self) -> dict[str, int]:
         """Return the numbers of examples that clients say to have, also 0."""
-        said = {key: client.num_examples for key, client in self.clients.items()}
-        return {key: size for key, size in said.items() if size is not None}
+        return {
+            key: client.num_examples
+            for key, client in self.clients.items()
+            if client.num_examples is not None
+        }
 
     def take(self, node_id: int, replies: Replies, online: set[int]) -> str | None:
         """Take up the client that a node says it is, or return the reason why not."""
@@ -186,7 +194,7 @@ class Roster:
             return f"{_NO_MOD} {error}"
         except ValueError as error:
             return str(error)
-        holder = next((node for node, key in self.keys.items() if key == client.key), None)
+        holder = self._nodes.get(client.key)
         if holder in online:
             return (
                 f"its key {client.key!r} is that of node {holder}: give each client a partition-id "
@@ -196,12 +204,14 @@ class Roster:
         if holder is not None:  # the client is back under a new node id
             del self.keys[holder]
         self.keys[node_id], self.clients[client.key] = client.key, client
+        self._nodes[client.key], self._in_order = node_id, False
         return None
 
     def forget(self, client: str) -> None:
         """Forget what a client has said; if it is still there, it is asked again who it is."""
         self.clients.pop(client, None)
-        self.keys = {node_id: key for node_id, key in self.keys.items() if key != client}
+        if client in self._nodes:
+            del self.keys[self._nodes.pop(client)]
 
     def _hint(self, reason: str) -> str:
         """Return what an app answered in place of the mod, with what to do about it."""

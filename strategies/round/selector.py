@@ -165,18 +165,21 @@ class Selector:
         memory = self._memory
         ordered = sorted(clients, key=client_order)
         failed = self._backoff.holds_back(ordered)
-        cooling = set(ordered).difference(self._queue.available(ordered, number))
-        free = set(ordered).difference(cooling, failed)
+        rested, step_back = set(self._queue.available(ordered, number)), set(failed)
+        cooling = [client for client in ordered if client not in rested]
+        free = rested - step_back
         missing = max(0, self.rule.num_selected - len(free))
-        held = [client for client in ordered if client in cooling and client not in failed]
+        held = [client for client in cooling if client not in step_back]
         released = self._queue.longest_waiting(held, missing)
         returned = failed[: missing - len(released)]
         may = free.union(released, returned)
         # By their last turn, not by their last update: a client that failed has had its turn.
         turns = {client: memory.last_chosen.get(client, 0) for client in ordered if client in may}
         available = sorted(turns, key=turns.__getitem__)
-        said = {c: size for c, size in memory.said.items() if c not in memory.doubted}
-        num_examples = {**said, **memory.num_examples}
+        num_examples = dict(memory.said)
+        for client in memory.doubted:
+            num_examples.pop(client, None)
+        num_examples |= memory.num_examples
         now = Round(
             number=number,
             seed=self._seed,
@@ -188,7 +191,7 @@ class Selector:
             last_asked=dict(memory.last_asked),
             shares=self._weights.shares(ordered, num_examples),
         )
-        backing_off = tuple(client for client in ordered if client in failed and client not in may)
+        backing_off = tuple(sorted(step_back - may, key=client_order))
         asked: tuple[str, ...] = ()
         resting: tuple[str, ...] = ()
         if self.rule.request:
@@ -204,7 +207,7 @@ class Selector:
             now=now,
             candidates=(*asked, *resting),
             resting=resting,
-            cooling=tuple(client for client in ordered if client in cooling and client not in may),
+            cooling=tuple(client for client in cooling if client not in may),
             released=tuple(released),
             backing_off=backing_off,
             returned=tuple(returned),
@@ -214,7 +217,8 @@ class Selector:
         self, now: Round, backing_off: Collection[str]
     ) -> tuple[tuple[str, ...], Mapping[str, float]]:
         """Have the rule say whom to ask of those that do not step back."""
-        clients = tuple(client for client in now.clients if client not in backing_off)
+        held_back = set(backing_off)
+        clients = tuple(client for client in now.clients if client not in held_back)
         with self._named("candidates", now):
             possible = replace(now, clients=clients)
             asked = tuple(self.rule.candidates(self._memory.rule, possible))
@@ -228,14 +232,13 @@ class Selector:
 
     def offered(self, plan: Plan, answered: Collection[str]) -> tuple[str, ...]:
         """Return who can be chosen: of those asked, if any were, only who answered."""
-        asked = set(plan.candidates)
-        return tuple(
-            client
-            for client in plan.now.available
-            if not asked
-            or client in answered
-            or (client not in asked and self.rule.chooses_unasked)
-        )
+        available, asked = plan.now.available, plan.candidates
+        if not asked:
+            return available
+        if self.rule.chooses_unasked:
+            silent = set(asked).difference(answered)
+            return tuple(client for client in available if client not in silent)
+        return tuple(client for client in available if client in answered)
 
     def choose(
         self, plan: Plan, summaries: Mapping[str, Summary], fit: SketchFit | None = None

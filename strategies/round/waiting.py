@@ -61,6 +61,7 @@ class Waiting:
         self._simulated = bool(getattr(self.grid, "simulated", False))
         self._asking = Introductions(self.grid)
         self._online: set[int] = set()
+        self._present: dict[str, int] | None = None  # at this look, once it was asked for
         self._tried: dict[int, float] = {}  # when nodes last answered
         self._failures: dict[int, str] = {}
         self._untold: set[int] = set()  # nodes whose failure is not counted yet
@@ -86,7 +87,7 @@ class Waiting:
         """Ask the nodes who they are that nobody knows; one that failed only after a while."""
         # A round that has enough clients without it tries it again after 1, 2, 4, ... rounds: a
         # node that never answers would cost `wait_timeout` in each.
-        self._online = set(self.grid.get_node_ids())
+        self._online, self._present = set(self.grid.get_node_ids()), None
         now = time.monotonic()
         left = self._deadline() - now
         strangers = self._online - self.roster.keys.keys() - self._asking.waiting
@@ -102,6 +103,8 @@ class Waiting:
     def _hear(self) -> None:
         """Take up those that have answered."""
         replies = self._asking.answers()
+        if replies.contents:
+            self._present = None
         for node_id in sorted(replies.contents.keys() | replies.failures.keys()):
             self._tried[node_id] = time.monotonic()
             self._failures.pop(node_id, None)
@@ -126,8 +129,9 @@ class Waiting:
         """Tell whether to wait no longer, although there is time."""
         # The clients of a simulation are there at once.
         at_once = self._simulated and self.roster.options.min_clients is None
-        all_here = at_once and 0 < self.roster.most_say() <= len(self._online)
-        if not self._asking.waiting and (all_here or self._has_enough()):
+        if not self._asking.waiting and (
+            self._has_enough() or (at_once and 0 < self.roster.most_say() <= len(self._online))
+        ):
             return True
         # No waiting puts the mod into the app, or a simulation in order.
         twice = all(self.roster.failures.get(node_id, 0) > 1 for node_id in self._online)
@@ -157,8 +161,13 @@ class Waiting:
 
     def _are_here(self, known: int, present: int) -> bool:
         # In this order: `eligible`, somebody else's code, is not called at each look for nothing.
-        here = len(self.roster.known(self._online)) >= known
-        return here and len(self.roster.present(self._online)) >= present
+        here = len(self.roster.keys.keys() & self._online) >= known
+        return here and len(self._those_present()) >= present
+
+    def _those_present(self) -> dict[str, int]:
+        if self._present is None:
+            self._present = self.roster.present(self._online)
+        return self._present
 
     def _is_hopeless(self) -> bool:
         """Tell whether all answers are final."""
@@ -210,8 +219,10 @@ class Waiting:
         silent = dict.fromkeys(self._asking.waiting, f"no answer within {waited:.0f} s")
         self._failures |= silent
         self._note_failures(self._untold.union(silent))
-        clients = self.roster.present(self._online)
-        record.clients = list(clients)
+        clients = self._those_present()
+        if self.roster.listed != (listed := list(clients)):
+            self.roster.listed = listed
+        record.clients = self.roster.listed
         record.seconds["waiting"] = waited
         record.bytes_down["introduction"] = self._asking.bytes_down
         record.bytes_up["introduction"] = self._asking.bytes_up

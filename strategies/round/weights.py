@@ -25,12 +25,12 @@ class Weights:
     ) -> dict[str, float]:
         """Return the weight of each client in the mean of all; the unknown are as the known."""
         known = {**(num_examples if self._by_examples else {}), **self._last, **(fresh or {})}
-        found = {client: known.get(client) for client in clients}
-        told = [weight for weight in found.values() if weight is not None]
+        clients = list(clients)
+        told = [known[client] for client in clients if client in known]
         usual = sum(told) / len(told) if told else 1.0
-        full = {client: usual if weight is None else weight for client, weight in found.items()}
-        total = sum(full.values())
-        return {client: weight / total for client, weight in full.items()}
+        full = [known.get(client, usual) for client in clients]
+        total = sum(full)
+        return {client: weight / total for client, weight in zip(clients, full, strict=True)}
 
     def note(self, weights: Mapping[str, float]) -> None:
         """Take note of weights that came with updates."""
