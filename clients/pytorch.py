@@ -85,6 +85,7 @@ def pytorch_client(
     mod = SummaryMod(
         gradient=lambda message, context: _reproducibly(message, context, gradient),
         num_examples=lambda context: len(load_examples(context)[0]),
+        evaluate=lambda message, context: app(message, context),
     )
     app = ClientApp(mods=[mod, _reproducibly])
 

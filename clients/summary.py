@@ -2,17 +2,34 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import cache
+from copy import copy
+from functools import cache, partial
 from logging import ERROR, INFO
 from typing import get_args
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MessageType,
+    RecordDict,
+)
 from flwr.common import log
 
 from pncs_flower import protocol
+from pncs_flower.joint import join, part
 from pncs_flower.layers import choose_vectors, local_change
-from pncs_flower.protocol import LOSS, MARKER, NUM_EXAMPLES, SUMMARY, SummaryRequest
+from pncs_flower.protocol import (
+    LOSS,
+    MARKER,
+    NUM_EXAMPLES,
+    SUMMARIZE,
+    SUMMARY,
+    SummaryRequest,
+)
 from pncs_flower.sketches.kinds import parse_sketch
 
 from .client_fn import App, call_app
@@ -61,6 +78,15 @@ class SummaryMod:
         what it was, and a client that is chosen then has the state that its training left. So only
         the chosen count as having trained, as they would without a pre-round. False leaves the
         state as the pre-round's training left it, also on clients that are not chosen.
+    evaluate : callable, optional (default: None)
+        ``evaluate(message, context) -> Message``: how the app evaluates. With it, an evaluation and
+        the request for the next round's summary come as one message, where there would be two:
+        a mod can call only the one function of the app that a message is for. Its mods are called
+        too if it is the app itself that is given::
+
+            app = ClientApp(
+                mods=[SummaryMod(evaluate=lambda message, context: app(message, context))]
+            )
     """
 
     def __init__(
@@ -69,6 +95,7 @@ class SummaryMod:
         num_examples: Callable[[Context], int] | None = None,
         noise: SketchNoise | None = None,
         restore_state: bool = False,
+        evaluate: App | None = None,
     ) -> None:
         if isinstance(gradient, Message):
             raise TypeError(
@@ -79,6 +106,7 @@ class SummaryMod:
         self._num_examples = num_examples
         self._noise = noise
         self._restore_state = restore_state
+        self._evaluate = evaluate
         self._noise_told = False
 
     def __call__(self, message: Message, context: Context, call_next: App) -> Message:
@@ -95,10 +123,13 @@ class SummaryMod:
         if phase == protocol.INTRODUCE:
             drop_kept(context.state)  # a run may hold several strategies, each with a round 1
             return self._introduce(message, context)
-        if phase == protocol.SUMMARIZE:
+        if phase == SUMMARIZE:
             drop_kept(context.state)
-            with restored(context.state) if self._restore_state else nullcontext():
-                return self._summarize(message, context, call_next, marker)
+            message.content, evaluation = part(message.content)
+            summarize = partial(self._summarize, call_next=call_next, marker=marker)
+            if evaluation and self._evaluate is not None:
+                return _answer_both(message, context, evaluation, self._evaluate, summarize)
+            return summarize(message, context)
         if phase == protocol.TRAIN:
             kept = take_kept(context.state, str(marker.get(protocol.TICKET, "")))
             if kept is None and marker.get(protocol.KEPT):
@@ -112,6 +143,13 @@ class SummaryMod:
         )
 
     def _summarize(
+        self, message: Message, context: Context, call_next: App, marker: ConfigRecord
+    ) -> Message:
+        """Answer a request for a summary."""
+        with restored(context.state) if self._restore_state else nullcontext():
+            return self._summary(message, context, call_next, marker)
+
+    def _summary(
         self, message: Message, context: Context, call_next: App, marker: ConfigRecord
     ) -> Message:
         request = SummaryRequest.from_config(marker)
@@ -188,6 +226,8 @@ class SummaryMod:
 
     def _introduce(self, message: Message, context: Context) -> Message:
         answer = ConfigRecord({"key": client_key(context)})
+        if self._evaluate is not None:
+            answer[protocol.JOINT] = True
         num_clients = context.node_config.get("num-partitions")
         if isinstance(num_clients, int):
             answer["num-clients"] = num_clients
@@ -230,6 +270,38 @@ def _loss(message: Message, context: Context, call_next: App, request: SummaryRe
     answer = {LOSS: metrics[name], NUM_EXAMPLES: metrics[NUM_EXAMPLES]}
     summary = ArrayRecord({key: Array(np.array([value])) for key, value in answer.items()})
     return Message(RecordDict({SUMMARY: summary}), reply_to=message)
+
+
+def _answer_both(
+    message: Message, context: Context, evaluation: RecordDict, evaluate: App, summarize: App
+) -> Message:
+    """Answer an evaluation and the request for a summary, each as if it had come alone."""
+    answers, problems = dict[str, RecordDict](), ConfigRecord()
+    for what, content, answer in (
+        (MessageType.EVALUATE, evaluation, evaluate),
+        (SUMMARIZE, message.content, summarize),
+    ):
+        metadata = copy(message.metadata)
+        if answer is evaluate:
+            metadata.message_type = MessageType.EVALUATE
+        before = {name: record.copy() for name, record in context.state.items()}
+        try:
+            # The metadata are those of the message, which only Flower's own keyword can say.
+            reply = answer(Message(content=content, metadata=metadata), context)  # type: ignore[call-overload]
+            if reply.has_error():
+                raise RuntimeError(reply.error.reason)
+        # As Flower does with it, but the other half of the message is not to blame.
+        except Exception as error:
+            log(ERROR, "A client failed to %s.", what, exc_info=error)
+            problems[what] = f"{type(error)}:<'{error}'>"
+            context.state = RecordDict(before)
+        else:
+            answers[what] = reply.content
+    nothing = RecordDict()
+    content = join(answers.get(SUMMARIZE, nothing), answers.get(MessageType.EVALUATE, nothing))
+    if problems:
+        content[MARKER] = problems
+    return Message(content, reply_to=message)
 
 
 def _only_arrays(content: RecordDict, what: str) -> ArrayRecord:

@@ -9,7 +9,9 @@ A message of the library is an ordinary training message with one more config re
     it has failed on the message.
 ``summarize``
     Send a small summary of your gradient or of your local update (`SummaryRequest`): the array
-    record `SUMMARY`, and `WHOLE` beside it where it is asked for.
+    record `SUMMARY`, and `WHOLE` beside it where it is asked for. To a client whose introduction
+    has `JOINT`, an evaluation may come in the same message (`pncs_flower.joint`), which is done
+    first; of either that fails, the answer's marker has the reason, under its name.
 ``train``
     You are chosen: send your update. One kept from the pre-round that the message names by its
     `TICKET` is sent as it is; one kept from any other, of another message, is not. To a client that
@@ -28,6 +30,7 @@ WHOLE = "pncs-whole"  # the array record beside it: a sketch of the whole update
 KEPT = "kept"  # entry of the marker: the client should have its update
 TICKET = "ticket"  # entry of the marker that names one pre-round, of this run alone
 LOST = "lost"  # entry of the marker with which a client says that it does not have it
+JOINT = "joint"  # entry of the introduction: the client takes two messages in one
 PROBLEM = "problem"  # entry of the marker: why a client cannot introduce itself
 LOSS = "loss"  # the mean loss over a client's examples
 NUM_EXAMPLES = "num-examples"  # in summaries and in metrics

@@ -227,8 +227,8 @@ class SelectionStrategy(Strategy):
     ) -> Iterable[Message]:
         """Have the base strategy configure evaluation, on the clients of this round's roster."""
         round = self._current(server_round)
-        messages = evaluation.configure(round, arrays, config)
-        return [*messages, *self._asking.ask_ahead(round, arrays)]
+        evaluation.configure(round, arrays, config)
+        return self._asking.ask_ahead(round, arrays, self._roster)
 
     @heard
     def aggregate_evaluate(
@@ -236,7 +236,7 @@ class SelectionStrategy(Strategy):
     ) -> MetricRecord | None:
         """Have the base strategy aggregate the evaluation, sorted by client."""
         round = self._current(server_round)
-        others = self._asking.take_answers(replies)
+        others = self._asking.take_answers(round, replies)
         metrics = evaluation.aggregate(round, others, self._evaluations)
         for listener in self.listeners:
             listener.evaluated(round.record, metrics)

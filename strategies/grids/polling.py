@@ -1,13 +1,14 @@
 """Exchanges on Flower's own grids, without the time that is lost in them.
 
 On a SuperLink, Flower looks for replies every 3 seconds: half of that is waited in vain in each
-exchange, on average. In a simulation, Flower scans all open messages for each client, over and
-over, so that an exchange with two messages for each client takes four times as long as one with
-one, and twice as long as two such exchanges.
+exchange, on average. In a simulation, Flower checks all open messages for each client, over and
+over: with 1,000 clients, that takes longer than all else.
 """
 
+import os
 import time
 from collections.abc import Iterable
+from typing import Any
 
 from flwr.app import Message
 from flwr.common.constant import ErrorCode
@@ -22,16 +23,36 @@ from .view import GridWrapper
 _SIMULATED = {"HttpGrid": False, "InMemoryGrid": True}
 # Of so many clients times messages, a scan takes Flower longer than it should.
 _MANY = 1000
-# Messages that are open at once, at first: more than two workers answer between two scans.
-_WINDOW = 24
+# Messages that are open at once, at first: more than the workers answer between two scans.
+_WINDOW = max(24, 4 * (os.cpu_count() or 1))
 
 
 def polled(grid: Grid) -> Grid:
     """Return a grid around one of Flower's own; a user's, which may do more, as it is."""
     kind = type(grid)
     if kind.__module__.startswith("flwr.") and kind.__name__ in _SIMULATED:
-        return PollingGrid(grid, _SIMULATED[kind.__name__])
+        simulated = _SIMULATED[kind.__name__]
+        if simulated:
+            _scan_less(getattr(grid, "state", None))
+        return PollingGrid(grid, simulated)
     return grid
+
+
+def _scan_less(state: Any) -> None:
+    """Have a simulation's engine check open messages only for the clients that they are for."""
+    # Ten times a second it asks for each client's next message. Where it keeps them is nothing
+    # that a release of Flower promises: if it is not there, it scans as it always does.
+    if not hasattr(state, "message_ins_store") or "get_message_ins" in vars(state):
+        return
+    look = state.get_message_ins
+
+    def get_message_ins(node_id: int, *args: Any, **kwargs: Any) -> Any:
+        for message in list(state.message_ins_store.values()):
+            if message.metadata.dst_node_id == node_id and not message.metadata.delivered_at:
+                return look(node_id, *args, **kwargs)
+        return []
+
+    state.get_message_ins = get_message_ins
 
 
 class PollingGrid(GridWrapper):

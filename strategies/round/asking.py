@@ -1,7 +1,8 @@
 """Asking for summaries: in an exchange of their own, or ahead, with the evaluation before.
 
 After aggregation, Flower sends the new weights out for evaluation anyway. In a deployment each
-exchange costs seconds of polling, so a pre-round in that same exchange costs none.
+exchange costs seconds of polling, and each message a process; so a pre-round in that same exchange,
+and in the same messages where clients can take both, costs next to nothing.
 
 The base strategy has not configured the next round yet, and must not be asked before its time, so
 its message is guessed: the last one, with the new weights and the next round's number. When the
@@ -9,19 +10,23 @@ round comes and the real message is another one, the answers are of no use, and 
 own is held.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from logging import INFO
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.common import log
+from flwr.common.constant import ErrorCode
 
-from pncs_flower.protocol import SummaryRequest
+from pncs_flower.joint import join, part
+from pncs_flower.protocol import MARKER, SUMMARIZE, SummaryRequest
 
 from .. import timeouts
+from ..grids.exchange import message_like
 from ..options import SelectionOptions
 from ..record import RoundRecord
 from .open_round import OpenRound
 from .pre_round import PreRound
+from .roster import Roster
 from .selector import Selector
 
 # Why answers are of no use where clients came or went: the guess at the message may be right.
@@ -76,30 +81,48 @@ class Asking:
         round.pre_round.note(record)
         self._sent = template, round.arrays
 
-    def ask_ahead(self, round: OpenRound, arrays: ArrayRecord) -> list[Message]:
-        """Ask for the summaries of the next round, if that will come and can be guessed."""
+    def ask_ahead(self, round: OpenRound, arrays: ArrayRecord, roster: Roster) -> list[Message]:
+        """Return the messages of an evaluation, and requests for summaries of the next round."""
+        # If that will come and can be guessed.
         number = round.number + 1
         may_ask = self._next_try <= number <= self.last_round and self._options.ride_along
         if self._sent is None or not may_ask:
-            return []
+            return round.evaluating
         ahead = self.pre_round(number, arrays)
         candidates = round.nodes(self._selector.plan(number, list(round.clients)).candidates)
         template, before = self._sent
         content = _guess_next_content(template.content, before, arrays)
         if ahead is None or not candidates or content is None:
-            return []
+            return round.evaluating
         self._ahead = ahead
-        return ahead.ask(Message(content, 0, template.metadata.message_type), candidates)
+        ahead.ask(Message(content, 0, template.metadata.message_type), candidates)
+        # Each is to have the time that it would have alone.
+        if round.timeout is not None and round.timeout <= self._options.summary_timeout:
+            said = {node: roster.clients.get(client) for client, node in candidates.items()}
+            able = {node for node, client in said.items() if client is not None and client.joint}
+            _join(round.evaluating, ahead.messages, able)
+        joint = set(map(id, round.evaluating))
+        return [*round.evaluating, *(m for m in ahead.messages if id(m) not in joint)]
 
-    def take_answers(self, replies: Iterable[Message]) -> list[Message]:
+    def take_answers(self, round: OpenRound, replies: Iterable[Message]) -> list[Message]:
         """Take the answers out of the replies to an evaluation, and return the others."""
         if self._ahead is None:
             return list(replies)
         own = {message.metadata.message_id for message in self._ahead.messages}
-        received = list(replies)
-        mine = [reply for reply in received if reply.metadata.reply_to_message_id in own]
+        evaluating = {message.metadata.message_id for message in round.evaluating}
+        mine, others = list[Message](), list[Message]()
+        for reply in replies:
+            whose = reply.metadata.reply_to_message_id
+            if whose not in own:
+                others.append(reply)
+            elif whose not in evaluating:
+                mine.append(reply)
+            else:
+                summary, evaluation = _parted(reply)
+                mine.append(summary)
+                others.append(evaluation)
         self._ahead.read(mine, "no reply in time")
-        return [reply for reply in received if reply.metadata.reply_to_message_id not in own]
+        return others
 
     def _misfit(
         self, ahead: PreRound, round: OpenRound, candidates: Mapping[str, int], template: Message
@@ -135,6 +158,37 @@ class Asking:
                 "ahead again after 2, 4, ... and at most %d rounds, until they are.",
                 *(record.round, misfit, timeouts.LONGEST_REST),
             )
+
+
+def _join(evaluating: list[Message], requests: list[Message], able: Collection[int]) -> None:
+    """Have the nodes that can take it get an evaluation and a request as one message."""
+    places = {
+        message.metadata.dst_node_id: place
+        for place, message in enumerate(evaluating)
+        if message.metadata.message_type == MessageType.EVALUATE and message.content
+    }
+    for index, request in enumerate(requests):
+        node_id = request.metadata.dst_node_id
+        if node_id in able and node_id in places:
+            evaluation = evaluating[places[node_id]]
+            content, ttl = join(request.content, evaluation.content), evaluation.metadata.ttl
+            joint = message_like(request, node_id, content, ttl)
+            requests[index] = evaluating[places[node_id]] = joint
+
+
+def _parted(reply: Message) -> tuple[Message, Message]:
+    """Return the replies that a request and an evaluation would have had, each alone."""
+    if reply.has_error():
+        return reply, reply
+    summary, evaluation = part(reply.content)
+    problems = summary.config_records.get(MARKER, ConfigRecord())
+    replies: list[Message] = []
+    for what, content in ((SUMMARIZE, summary), (MessageType.EVALUATE, evaluation)):
+        code, reason = ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(problems.get(what))
+        answer = {"error": Error(code, reason)} if what in problems else {"content": content}
+        # The metadata are those of the reply, which only Flower's own keyword can say.
+        replies.append(Message(**answer, metadata=reply.metadata))  # type: ignore[call-overload]
+    return replies[0], replies[1]
 
 
 def _guess_next_content(

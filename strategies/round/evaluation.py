@@ -17,8 +17,8 @@ from .open_round import OpenRound
 _NAMED = 3  # clients in a note
 
 
-def configure(round: OpenRound, arrays: ArrayRecord, config: ConfigRecord) -> list[Message]:
-    """Return the messages; none if too few clients take part, as the base would wait for more."""
+def configure(round: OpenRound, arrays: ArrayRecord, config: ConfigRecord) -> None:
+    """Make the messages; none if too few clients take part, as the base would wait for more."""
     if len(round.clients) >= least_evaluating(round.base):
         view = GridView(round.grid, round.clients.values())
         with named_base("configure_evaluate", round.base, round.number):
@@ -26,7 +26,6 @@ def configure(round: OpenRound, arrays: ArrayRecord, config: ConfigRecord) -> li
             round.evaluating = list(messages)
     if round.timeout is not None:  # else a wrapper's loop knows it
         expire(round.evaluating, round.timeout)
-    return round.evaluating
 
 
 def aggregate(

@@ -43,6 +43,7 @@ class PreRound:
     # layers compared.
     sketches: dict[str, np.ndarray] = field(default_factory=dict)
     rejected: dict[str, str] = field(default_factory=dict)
+    bytes_down: int = 0  # of the requests
     bytes_up: int = 0
 
     @classmethod
@@ -83,11 +84,6 @@ class PreRound:
         """Whether those that answer have trained, and keep the update."""
         return self.request.kind == "update"
 
-    @property
-    def bytes_down(self) -> int:
-        """Bytes of the requests."""
-        return sum(content_bytes(message.content) for message in self.messages)
-
     def ask(self, template: Message, candidates: dict[str, int]) -> list[Message]:
         """Return the request to each candidate, made of the base strategy's training message."""
         self.content, self.candidates = template.content, candidates
@@ -104,6 +100,7 @@ class PreRound:
             message_like(template, node_id, content, self.options.summary_timeout, kind)
             for node_id in candidates.values()
         ]
+        self.bytes_down = len(candidates) * content_bytes(content)
         return self.messages
 
     def hold(self, grid: Grid, template: Message, candidates: dict[str, int]) -> None:

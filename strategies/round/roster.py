@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from pncs_flower.plain_text import in_one_line
-from pncs_flower.protocol import INTRODUCE, MARKER, NUM_EXAMPLES, PROBLEM, client_order
+from pncs_flower.protocol import INTRODUCE, JOINT, MARKER, NUM_EXAMPLES, PROBLEM, client_order
 
 from .. import timeouts
 from ..errors import SelectionError
@@ -40,6 +40,7 @@ class _Introduction:
     key: str
     num_clients: int | None
     num_examples: int | None  # 0: it has none
+    joint: bool  # whether it takes an evaluation and a request for a summary in one message
 
 
 def _read(content: RecordDict, max_weight: float) -> _Introduction:
@@ -60,6 +61,7 @@ def _read(content: RecordDict, max_weight: float) -> _Introduction:
         key,
         _whole(answer, "num-clients", _MOST_CLIENTS) or None,
         _whole(answer, NUM_EXAMPLES, max_weight),
+        answer.get(JOINT) is True,
     )
 
 

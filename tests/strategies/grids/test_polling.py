@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 from pncs_flower.clients import summary_mod
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS, RoundRobin
+from pncs_flower.strategies.grids import polling
 from pncs_flower.strategies.grids.polling import PollingGrid, polled
 
 
@@ -125,6 +126,7 @@ def test_of_many_messages_few_are_open_and_one_to_each_client(monkeypatch):
             }
             return ids
 
+    monkeypatch.setattr(polling, "_WINDOW", 24)
     monkeypatch.setitem(globals(), "Slow", Counting)
     grid = exchange_two_each(60, delay=0.001)
     assert max(len(nodes) for nodes in opened) == 24
@@ -132,7 +134,8 @@ def test_of_many_messages_few_are_open_and_one_to_each_client(monkeypatch):
     assert sorted(chain.from_iterable(grid.pushed)) == sorted(2 * list(grid.get_node_ids()))
 
 
-def test_more_are_open_when_none_is_answered():
+def test_more_are_open_when_none_is_answered(monkeypatch):
+    monkeypatch.setattr(polling, "_WINDOW", 24)
     grid = Slow(numpy_app.make_app(), 70)
     grid.delay = 50
     PollingGrid(grid, simulated=True).send_and_receive(messages(grid), timeout=1.8)
@@ -146,6 +149,37 @@ def test_messages_that_never_were_pushed_have_an_id_when_the_time_is_up():
     replies = PollingGrid(grid, simulated=True).send_and_receive(both, timeout=0.3)
     assert replies == []
     assert len({m.metadata.message_id for m in both} - {""}) == 60
+
+
+def test_a_simulations_engine_checks_messages_only_for_the_clients_that_they_are_for():
+    class State:
+        """As Flower's, where a message stays until its reply is fetched."""
+
+        def __init__(self):
+            given = [Message(RecordDict(), node, MessageType.TRAIN) for node in (1, 2, 2)]
+            self.message_ins_store = dict(enumerate(given))
+            self.looked: list[int] = []
+
+        def get_message_ins(self, node_id: int, limit: int | None = None, *, run_id=None):
+            self.looked.append(node_id)
+            for message in self.message_ins_store.values():
+                if message.metadata.dst_node_id == node_id and not message.metadata.delivered_at:
+                    message.metadata.delivered_at = "now"
+                    return [message]
+            return []
+
+    place = "flwr.superlink" if find_spec("flwr.superlink.grid") else "flwr.server"
+    InProcessGrid(numpy_app.make_app(), 1)  # or no message could be made
+    factory = MagicMock()
+    factory.state.return_value = state = State()
+    grid = import_module(f"{place}.grid.inmemory_grid").InMemoryGrid(factory)
+    polled(polled(grid))
+    polled(grid)
+    for _ in range(3):
+        for node_id in range(5):
+            state.get_message_ins(node_id=node_id, limit=1)
+    assert state.looked == [1, 2, 2]  # once each, not once for each call of `polled`
+    assert all(message.metadata.delivered_at for message in state.message_ins_store.values())
 
 
 def test_flowers_grid_to_a_superlink_is_wrapped():

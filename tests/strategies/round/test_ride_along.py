@@ -2,7 +2,7 @@
 
 import pytest
 from apps import numpy_app
-from flwr.app import ConfigRecord, Error, Message
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx
 
 from pncs_flower.clients import SummaryMod, summary_mod
@@ -11,6 +11,7 @@ from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import (
     PNCS,
     GradientMemory,
+    PowerOfChoice,
     SketchedMean,
     UniformSelection,
     timeouts,
@@ -20,13 +21,14 @@ ROUNDS, CLIENTS = 8, 7
 
 
 class Counting(InProcessGrid):
-    """Counts exchanges that send anything."""
+    """Counts messages, and exchanges that send any."""
 
-    exchanges = 0
+    exchanges = messages = 0
 
     def send_and_receive(self, messages, *, timeout=None):
         messages = list(messages)
         self.exchanges += bool(messages)
+        self.messages += len(messages)
         return super().send_and_receive(messages, timeout=timeout)
 
 
@@ -59,6 +61,144 @@ def test_choices_model_and_metrics_are_those_of_a_pre_round_of_its_own(kind, sum
     assert [r.pre_round for r in ahead.history] == ["own"] + ["ahead"] * (ROUNDS - 1)
     assert [r.pre_round for r in own.history] == ["own"] * ROUNDS
     assert own_grid.exchanges - grid.exchanges == ROUNDS - 1
+
+
+def joint_mod(**options):
+    """Return a mod that takes an evaluation and a request for a summary in one message."""
+    return SummaryMod(evaluate=numpy_app.evaluate, gradient=numpy_app.gradient, **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (PNCS, {}),
+        (GradientMemory, {"summary": "gradient"}),
+        (PowerOfChoice, {"candidates": 4}),
+        (SketchedMean, {}),
+    ],
+)
+def test_in_one_message_choices_model_and_metrics_are_the_same(kind, options):
+    joint, result, grid = run(kind, mods=(joint_mod(),), **options)
+    apart, apart_result, apart_grid = run(kind, **options)
+    assert choices(joint) == choices(apart)
+    assert result.arrays == apart_result.arrays
+    assert result.evaluate_metrics_clientapp == apart_result.evaluate_metrics_clientapp
+    assert [r.bytes_up for r in joint.history[1:]] == [r.bytes_up for r in apart.history[1:]]
+    assert grid.exchanges == apart_grid.exchanges
+    asked_ahead = sum(len(record.asked) for record in joint.history[1:])
+    assert apart_grid.messages - grid.messages == asked_ahead > 0
+
+
+def test_only_clients_that_take_both_in_one_message_are_sent_them_so():
+    """A client of an earlier release does not know of it, nor one that is not told how."""
+
+    def some(message, context, call_next):
+        mod = joint_mod() if int(context.node_config["partition-id"]) % 2 else summary_mod
+        return mod(message, context, call_next)
+
+    some_joint, result, grid = run(mods=(some,))
+    apart, apart_result, apart_grid = run(mods=(summary_mod,))
+    assert choices(some_joint) == choices(apart)
+    assert result.arrays == apart_result.arrays
+    assert result.evaluate_metrics_clientapp == apart_result.evaluate_metrics_clientapp
+    asked_ahead = [client for record in some_joint.history[1:] for client in record.asked]
+    assert apart_grid.messages - grid.messages == sum(int(c) % 2 for c in asked_ahead)
+
+
+def test_who_has_less_time_for_a_summary_than_for_the_evaluation_gets_two_messages():
+    _, _, grid = run(mods=(joint_mod(),), summary_timeout=5)
+    _, _, apart = run(mods=(summary_mod,))
+    assert grid.messages == apart.messages
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_half_of_a_message_that_fails_costs_the_other_half_nothing(joint):
+    """With what it has done to the state, too."""
+
+    def train(message, context):
+        reply = numpy_app.train(message, context)
+        if message.content["config"]["server-round"] == 2 and context.node_id == 1000:
+            raise RuntimeError("no training")
+        return reply
+
+    def evaluate(message, context):
+        seen = context.state.get("evaluated", ConfigRecord({"rounds": []}))["rounds"]
+        number = message.content["config"]["server-round"]
+        context.state["evaluated"] = ConfigRecord({"rounds": [*seen, number]})
+        if number == 3 and context.node_id == 1001:
+            raise RuntimeError("no evaluation")
+        return numpy_app.evaluate(message, context)
+
+    mod = SummaryMod(evaluate=evaluate) if joint else summary_mod
+    grid = Counting(numpy_app.make_app(mod, train=train, evaluate=evaluate), 3)
+    strategy, result, _ = run(grid=grid, rounds=4, queue_length=0)
+    rejected = [record.rejected for record in strategy.history]
+    assert rejected == [{}, {"0": "pre-round: <class 'RuntimeError'>:<'no training'>"}, {}, {}]
+    assert [len(record.answered) for record in strategy.history] == [3, 2, 2, 3]
+    notes = [note for note in strategy.history[2].notes if "evaluation" in note]
+    assert notes == ["evaluation: left out are 1: <class 'RuntimeError'>:<'no evaluation'>"]
+    assert set(result.evaluate_metrics_clientapp) == {1, 2, 3, 4}
+    states = [context.state for context in grid.contexts.values()]
+    assert [state["evaluated"]["rounds"] for state in states] == [
+        [1, 2, 3, 4],
+        [1, 2, 4],
+        [1, 2, 3, 4],
+    ]
+    own, asked_ahead = 3 + 3 + 4 * (3 + 2), 3 + 2 + 3
+    assert grid.messages == own + (0 if joint else asked_ahead)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {MARKER: ConfigRecord({"summarize": 3, "evaluate": [b"x"]})},
+        {"pncs-evaluation/": ConfigRecord()},
+        {"pncs-evaluation/pncs": ConfigRecord({"evaluate": "x"})},
+        {"pncs-evaluation/a": ArrayRecord(), "pncs-summary": ConfigRecord()},
+        Error(2, ""),
+    ],
+)
+def test_an_odd_answer_to_a_message_with_both_costs_only_its_client(answer):
+    def odd(message, context, call_next):
+        if context.node_id == 1002 and any("evaluation" in name for name in message.content):
+            content = answer if isinstance(answer, Error) else RecordDict(dict(answer))
+            return Message(content, reply_to=message)
+        return call_next(message, context)
+
+    strategy, result, _ = run(mods=(odd, joint_mod()), rounds=3, queue_length=0)
+    assert list(strategy.history[1].reasons("pre-round")) == ["2"]
+    assert any(note.startswith("evaluation: left out are 2") for note in strategy.history[0].notes)
+    assert [len(record.delivered) for record in strategy.history] == [2, 2, 2]
+    assert set(result.evaluate_metrics_clientapp) == {1, 2, 3}
+
+
+def test_an_app_is_asked_with_its_mods_in_one_message_as_in_two():
+    """Also one of the older kind, and with what mods keep in the state."""
+
+    def counted(joint):
+        def count(message, context, call_next):
+            key = f"times-{message.metadata.message_type}"
+            times = context.state.get(key, ConfigRecord({"count": 0}))["count"]
+            context.state[key] = ConfigRecord({"count": times + 1})
+            return call_next(message, context)
+
+        mod = SummaryMod(evaluate=lambda m, c: app(m, c)) if joint else summary_mod
+        app = numpy_app.make_app(mod, count)
+        _, result, grid = run(grid=Counting(app, CLIENTS))
+        states = [context.state.config_records for context in grid.contexts.values()]
+        return (
+            grid.messages,
+            result.arrays,
+            [
+                {name: dict(record) for name, record in state.items() if name.startswith("times")}
+                for state in states
+            ],
+        )
+
+    joint, apart = counted(True), counted(False)
+    assert joint[0] < apart[0]
+    assert joint[1:] == apart[1:]
 
 
 def test_with_client_evaluation_a_round_has_as_many_exchanges_as_fedavgs():
