@@ -2,8 +2,9 @@
 
 Clients do next to nothing, so the exchanges are timed. `fedavg` is FedAvg as it comes: all clients
 train, all evaluate. `fedavg-share` trains as many as PNCS does. `pncs` asks for summaries in the
-exchange that evaluates, `pncs-own` in one of its own. Each is run once, for one round that is not
-timed and those that are; the figure is the median, and the ratio is to `fedavg`.
+messages that evaluate (`SummaryMod(evaluate=...)`), `pncs-two` in messages of their own at the same
+time, as `summary_mod` has it, and `pncs-own` in an exchange of its own. Each is run once, for one
+round that is not timed and those that are; the figure is the median, and the ratio is to `fedavg`.
 
 On a SuperLink, it and three SuperNodes are processes of their own on this machine, and so is the
 client app for each message; on Ray, clients share the cores.

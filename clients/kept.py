@@ -10,16 +10,19 @@ from copy import deepcopy
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
+from .stored import with_arrays_stored
+
 _OURS = "pncs-"  # what the library itself has in a state
 _KEPT = f"{_OURS}kept"  # the record with the ticket
 _UPDATE = f"{_KEPT}/"
 _AFTER = f"{_KEPT}-state/"  # the app's state, as the training has left it
 
 
-def keep(state: RecordDict, ticket: str, update: RecordDict) -> None:
-    """Keep an update under its pre-round's ticket."""
+def keep(state: RecordDict, ticket: str, update: RecordDict, num_clients: int = 1) -> None:
+    """Keep an update under its pre-round's ticket, as one of so many clients in one place."""
     state[_KEPT] = ConfigRecord({"ticket": ticket})
-    state.update({_UPDATE + name: record for name, record in update.items()})
+    kept = with_arrays_stored(update, num_clients)
+    state.update({_UPDATE + name: record for name, record in kept.items()})
 
 
 def take_kept(state: RecordDict, ticket: str) -> RecordDict | None:
@@ -35,6 +38,12 @@ def take_kept(state: RecordDict, ticket: str) -> RecordDict | None:
         state.update(_under(state, _AFTER))
     drop_kept(state)
     return update
+
+
+def ticket_of(state: RecordDict) -> str | None:
+    """Return the ticket under which an update is kept; None if there is none."""
+    stored = state.get(_KEPT)
+    return str(stored["ticket"]) if isinstance(stored, ConfigRecord) else None
 
 
 def drop_kept(state: RecordDict) -> None:

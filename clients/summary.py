@@ -60,7 +60,8 @@ class SummaryMod:
 
     Every client that is asked trains, and keeps its update in ``context.state`` under names that
     begin with ``pncs-kept`` until it is chosen or hears of the next round. A simulation, which
-    holds the states of all its clients, so holds a model for each one that was asked.
+    holds the states of all its clients, so holds a model for each one that was asked: 64 MB of all
+    in memory, and what is more in files without a name in the folder for temporary files.
 
     Parameters
     ----------
@@ -188,7 +189,8 @@ class SummaryMod:
             check_form(given, weights, {**weights, **given}, what)
             # For the round that this pre-round leads to: the state may outlive that, and the same
             # round may have asked before with another message.
-            keep(context.state, str(marker.get(protocol.TICKET, "")), reply.content)
+            ticket = str(marker.get(protocol.TICKET, ""))
+            keep(context.state, ticket, reply.content, _num_clients(context) or 1)
 
         def values(name: str) -> np.ndarray:
             value = given[name].numpy()
@@ -228,8 +230,7 @@ class SummaryMod:
         answer = ConfigRecord({"key": client_key(context)})
         if self._evaluate is not None:
             answer[protocol.JOINT] = True
-        num_clients = context.node_config.get("num-partitions")
-        if isinstance(num_clients, int):
+        if (num_clients := _num_clients(context)) is not None:
             answer["num-clients"] = num_clients
         if self._num_examples is not None:
             try:
@@ -244,6 +245,12 @@ class SummaryMod:
 
 summary_mod = SummaryMod()
 """The mod as most apps need it: ``ClientApp(mods=[summary_mod])``."""
+
+
+def _num_clients(context: Context) -> int | None:
+    """Return how many clients there are, if the client was told."""
+    found = context.node_config.get("num-partitions")
+    return found if isinstance(found, int) else None
 
 
 def _loss(message: Message, context: Context, call_next: App, request: SummaryRequest) -> Message:

@@ -15,18 +15,21 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from pncs_flower.clients import summary_mod
-from pncs_flower.strategies import PNCS, SelectionStrategy
+from pncs_flower.clients import SummaryMod
+from pncs_flower.strategies import PNCS, SelectionStrategy, timeouts
 
 __all__ = ["STRATEGIES", "client_app", "serve", "server_app"]
 
 SHAPES = {"linear.weight": (10, 4096), "linear.bias": (10,)}
 
-STRATEGIES = ("fedavg", "fedavg-share", "pncs", "pncs-own")
+STRATEGIES = ("fedavg", "fedavg-share", "pncs", "pncs-two", "pncs-own")
 """FedAvg as it comes, which trains all clients; FedAvg that trains as many as PNCS; PNCS with
-summaries that ride along; PNCS with pre-rounds of their own. All evaluate on all clients."""
+summaries that ride along in the messages of the evaluation; in messages of their own; PNCS with
+pre-rounds of their own. All evaluate on all clients."""
 
-client_app = ClientApp(mods=[summary_mod])
+client_app = ClientApp(
+    mods=[SummaryMod(evaluate=lambda message, context: client_app(message, context))]
+)
 server_app = ServerApp()
 
 
@@ -89,5 +92,7 @@ def _strategy(settings: Mapping[str, Any]) -> Strategy:
         queue_length=selected,
         sketch="count:256",
         p=2,
-        ride_along=name == "pncs",
+        ride_along=name != "pncs-own",
+        # With less time for summaries than for evaluations, they are not in one message.
+        summary_timeout=timeouts.TRAINING - (name == "pncs-two"),
     )

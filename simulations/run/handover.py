@@ -1,84 +1,13 @@
 """Records from process to process: what is small as JSON, arrays through files in memory."""
 
-import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from pncs_flower.clients.stored import NamelessFile, Parts, Place, StoredArray, is_much
+
 Record = ArrayRecord | ConfigRecord | MetricRecord
-Place = tuple[int, int]
-"""Where an array's bytes are in a file: the first of them, and how many."""
-
-
-class MemoryFile:
-    """A file in memory without a name, which is gone as soon as nobody has it open."""
-
-    def __init__(self, descriptor: int | None = None) -> None:
-        self.descriptor = os.memfd_create("pncs") if descriptor is None else descriptor
-
-    def __del__(self) -> None:
-        os.close(self.descriptor)
-
-    def write(self, parts: Iterable[bytes]) -> None:
-        """Write parts one after the other, from the start of the file."""
-        at = 0
-        for part in parts:
-            rest = memoryview(part)
-            while rest:  # the kernel writes 2 GiB at most at once
-                written = os.pwrite(self.descriptor, rest, at)
-                at, rest = at + written, rest[written:]
-
-    def read(self, place: Place) -> bytes:
-        """Return the bytes at a place."""
-        start, size = place
-        found = os.pread(self.descriptor, size, start)
-        while len(found) < size:
-            found += os.pread(self.descriptor, size - len(found), start + len(found))
-        return found
-
-
-class StoredArray(Array):
-    """An array whose bytes stay in a file until somebody wants them."""
-
-    # A client that is asked to train has no use for the update that it has kept: it forgets it.
-
-    def __init__(self, about: list[Any], file: MemoryFile, place: Place) -> None:
-        dtype, shape, stype = about
-        self.__dict__.update(dtype=dtype, shape=tuple(shape), stype=stype, file=file, place=place)
-
-    def __getattr__(self, name: str) -> Any:
-        """Read the bytes when they are first asked for: then this is an array like any other."""
-        if name != "data":
-            raise AttributeError(name)
-        data = self.file.read(self.place)
-        del self.file, self.place
-        self.__class__ = Array  # type: ignore[assignment]
-        self.data = data
-        return data
-
-    def __eq__(self, other: object) -> bool:
-        _ = self.data
-        return self == other
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Be copied as an array like any other."""
-        return Array, (self.dtype, self.shape, self.stype, self.data)
-
-
-class Parts:
-    """The bytes of arrays, gathered to be written to a file one after the other."""
-
-    def __init__(self) -> None:
-        self.data: list[bytes] = []
-        self._size = 0
-
-    def add(self, array: Array) -> Place:
-        """Add an array, and return its place."""
-        place = self._size, len(array.data)
-        self.data.append(array.data)
-        self._size += len(array.data)
-        return place
 
 
 def describe(record: Record, place: Callable[[Array], Any]) -> Any:
@@ -116,7 +45,7 @@ def _meant(value: Any) -> Any:
     return [_meant(each) for each in value] if isinstance(value, list) else value
 
 
-def store(state: RecordDict) -> tuple[dict[str, Any], MemoryFile | None]:
+def store(state: RecordDict, num_clients: int) -> tuple[dict[str, Any], NamelessFile | None]:
     """Return what is to be said of records, and the file of their arrays, if there are any."""
     arrays = [a for record in state.values() for a in record.values() if isinstance(a, Array)]
     stored = [array for array in arrays if isinstance(array, StoredArray)]
@@ -124,15 +53,15 @@ def store(state: RecordDict) -> tuple[dict[str, Any], MemoryFile | None]:
     if len(stored) == len(arrays) and all(array.file is file for array in stored):
         places = {id(array): array.place for array in stored}  # as they are
     else:
-        parts, file = Parts(), MemoryFile()
+        parts = Parts()
         places = {id(array): parts.add(array) for array in arrays}
-        file.write(parts.data)
+        file = NamelessFile.holding(parts.data, on_disk=is_much(parts.size, num_clients))
     return {
         name: describe(record, lambda array: places[id(array)]) for name, record in state.items()
     }, file
 
 
-def recall(said: Mapping[str, Any], file: MemoryFile | None) -> RecordDict:
+def recall(said: Mapping[str, Any], file: NamelessFile | None) -> RecordDict:
     """Return the records that `store` has stored; their arrays are read when they are used."""
 
     def array(about: list[Any], place: Place) -> Array:

@@ -7,12 +7,14 @@ from logging import ERROR
 from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common import log
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from pncs_flower.clients.kept import drop_kept, ticket_of
+from pncs_flower.protocol import MARKER, TICKET, TRAIN
 from pncs_flower.strategies.checks import check_whole
 from pncs_flower.strategies.grids.releases import Run, set_task_identity
 
@@ -84,6 +86,7 @@ class InProcessGrid(Grid):
             for i in range(num_clients)
         }
         self._timeout: float | None = None
+        self._decided = set[str]()  # tickets of the pre-rounds whose chosen were asked last
         self._closed = False
         self._workers: Workers | None = None
         if workers > 1:
@@ -111,7 +114,8 @@ class InProcessGrid(Grid):
         """Have every message handled by its client and keep the replies."""
         if self._closed:
             raise ValueError("the grid is closed, and its workers have ended: make another one")
-        sent = []
+        messages, sent = list(messages), []
+        self._drop_what_is_decided(messages)
         for message in messages:
             message.metadata.__dict__["_message_id"] = message_id = uuid4().hex
             if message.metadata.dst_node_id not in self.contexts:
@@ -136,6 +140,24 @@ class InProcessGrid(Grid):
             return self.pull_messages(self.push_messages(messages))
         finally:
             self._timeout = None
+
+    def _drop_what_is_decided(self, messages: list[Message]) -> None:
+        """Have clients drop the updates of a pre-round whose chosen have delivered."""
+        # They would do it with their next message, but a client of many may not get one for long.
+        # The chosen are asked in one exchange after the other, if some had lost their update.
+        markers = [message.content.get(MARKER) for message in messages]
+        tickets = {
+            str(marker[TICKET])
+            for marker in markers
+            if isinstance(marker, ConfigRecord)
+            and marker.get("phase") == TRAIN
+            and TICKET in marker
+        }
+        if self._decided and self._decided != tickets:
+            for context in self.contexts.values():
+                if ticket_of(context.state) in self._decided:
+                    drop_kept(context.state)
+        self._decided = tickets
 
     def _handle(self, message: Message) -> Message:
         client = self.contexts[message.metadata.dst_node_id]

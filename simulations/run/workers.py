@@ -6,11 +6,9 @@ too, without a copy. Messages and replies go as JSON, their arrays as they are, 
 memory.
 """
 
-import contextlib
 import errno
 import json
 import os
-import resource
 import signal
 import time
 from collections import deque
@@ -24,15 +22,18 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 from flwr.common import log
 
+from pncs_flower.clients.stored import (
+    NamelessFile,
+    Parts,
+    Place,
+    StoredArray,
+    allow_many_files,
+)
 from pncs_flower.strategies import DeadWorkerError
 
 from .fork_server import ForkServer, flush
 from .handover import (
-    MemoryFile,
-    Parts,
-    Place,
     Record,
-    StoredArray,
     describe,
     recall,
     restore,
@@ -60,16 +61,14 @@ class Workers:
 
     def __init__(self, count: int, contexts: dict[int, Context], handle: Handle) -> None:
         # For each client whose state has arrays, a file is open.
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        allow_many_files()
         self._contexts = contexts
         # The arrays of all messages of an exchange, which many of them share.
-        self._shared = MemoryFile()
+        self._shared = NamelessFile.in_memory()
         self._places: dict[int, tuple[Array, bytes, Place]] = {}
         self._edition = 0
         # Of each worker, the message that it is given, and then its reply.
-        files = [MemoryFile() for _ in range(count)]
+        files = [NamelessFile.in_memory() for _ in range(count)]
         shared = self._shared
 
         def serve(index: int, channel: socket) -> None:
@@ -158,7 +157,7 @@ class Workers:
         self, worker: "_Worker", message: Message, texts: dict[int, str], timeout: float | None
     ) -> None:
         context = self._contexts[worker.node]
-        state, worker.kept = store(context.state)
+        state, worker.kept = store(context.state, len(self._contexts))
         job = {
             "edition": self._edition,
             "metadata": vars(message.metadata),
@@ -223,10 +222,10 @@ class Workers:
 class _Worker:
     """A worker process as the calling process sees it, started when it is first spoken to."""
 
-    def __init__(self, index: int, file: MemoryFile, forks: ForkServer) -> None:
+    def __init__(self, index: int, file: NamelessFile, forks: ForkServer) -> None:
         self.file = file
         self.message: Message | None = None  # that its client is to answer
-        self.kept: MemoryFile | None = None  # with the arrays of that client's state
+        self.kept: NamelessFile | None = None  # with the arrays of that client's state
         self.node = 0  # of that client, or the last one
         self.deadline = 0.0
         self._index, self._forks = index, forks
@@ -255,8 +254,8 @@ class _Player:
     def __init__(
         self,
         channel: socket,
-        file: MemoryFile,
-        shared: MemoryFile,
+        file: NamelessFile,
+        shared: NamelessFile,
         contexts: dict[int, Context],
         handle: Handle,
     ) -> None:
@@ -280,8 +279,8 @@ class _Player:
         return bool(size)
 
     def _answer(
-        self, job: dict[str, Any], kept: MemoryFile | None
-    ) -> tuple[int, MemoryFile | None]:
+        self, job: dict[str, Any], kept: NamelessFile | None
+    ) -> tuple[int, NamelessFile | None]:
         """Have a client answer; write that, and return its size and the file of a new state."""
         if job["edition"] != self._edition:
             self._edition, self._records = job["edition"], {}
@@ -307,7 +306,7 @@ class _Player:
         file = None
         told["state"] = None
         if context.state is not before:
-            told["state"], file = store(context.state)
+            told["state"], file = store(context.state, len(self._contexts))
         text = json.dumps(told).encode()
         self._file.write([text, *parts.data])
         context.state = RecordDict()  # what a client keeps is not here
@@ -327,12 +326,12 @@ class _Player:
         return record
 
 
-def _send(channel: socket, number: int, file: MemoryFile | None) -> None:
+def _send(channel: socket, number: int, file: NamelessFile | None) -> None:
     """Send a number, and perhaps a file."""
     send_fds(channel, [number.to_bytes(8)], [] if file is None else [file.descriptor])
 
 
-def _receive(channel: socket) -> tuple[int, MemoryFile | None]:
+def _receive(channel: socket) -> tuple[int, NamelessFile | None]:
     """Return the number and the file that were sent; 0 if the other process has ended."""
     try:
         data, descriptors, flags, _ = recv_fds(channel, 8, 1, MSG_CMSG_CLOEXEC)
@@ -340,4 +339,4 @@ def _receive(channel: socket) -> tuple[int, MemoryFile | None]:
         return 0, None
     if flags & MSG_CTRUNC:
         raise OSError(errno.EMFILE, "each client that keeps arrays needs a file: raise ulimit -n")
-    return int.from_bytes(data), MemoryFile(descriptors[0]) if descriptors else None
+    return int.from_bytes(data), NamelessFile(descriptors[0]) if descriptors else None

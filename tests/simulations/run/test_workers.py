@@ -22,11 +22,11 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.clients import summary_mod
+from pncs_flower.clients.stored import NamelessFile
 from pncs_flower.protocol import MARKER
 from pncs_flower.simulations.cli.engines import _flower_log
 from pncs_flower.simulations.machine.watchdog import is_alive
 from pncs_flower.simulations.run.folder import read_rounds
-from pncs_flower.simulations.run.handover import MemoryFile
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS, DeadWorkerError
 
@@ -555,13 +555,13 @@ def test_what_a_client_keeps_is_read_only_if_it_is_used(monkeypatch: pytest.Monk
             context.state["kept"] = ArrayRecord({"w": Array(np.full(1000, place(context)))})
         return RecordDict()
 
-    def read(file: MemoryFile, where: tuple[int, int]) -> bytes:
+    def read(file: NamelessFile, where: tuple[int, int]) -> bytes:
         if where[1] > 8000 and os.getpid() != main:
             os._exit(9)
         return before(file, where)
 
-    main, before = os.getpid(), MemoryFile.read
-    monkeypatch.setattr(MemoryFile, "read", read)
+    main, before = os.getpid(), NamelessFile.read
+    monkeypatch.setattr(NamelessFile, "read", read)
     with InProcessGrid(app_of(keep), 3, workers=2) as grid:
         ask(grid, 0, 1, 2)
         ask(grid, 0, forget=ConfigRecord())
