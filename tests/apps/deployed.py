@@ -106,7 +106,9 @@ def cause(what_where: str, message: Message, context: Context) -> None:
 
 
 def make_client_app() -> ClientApp:
-    return numpy_app.make_app(trouble, SummaryMod(gradient=numpy_app.gradient))
+    return numpy_app.make_app(
+        trouble, SummaryMod(gradient=numpy_app.gradient, evaluate=numpy_app.evaluate)
+    )
 
 
 client_app = make_client_app()
