@@ -61,13 +61,20 @@ def run_on_ray(config: Config, clients: int, shares: Mapping[str, Any]) -> None:
     with out.status("Checking settings, data and machine"):
         from ..machine.signals import exit_on_signals
         from ..machine.surroundings import cluster_address
+        from ..run.cluster import joined, machines, prepare
         from ..run.flower import run_in_flower
         from ..run.folder import follow_rounds
         from ..run.preflight import check_run, detect_machine, place_clients
 
-        machine = detect_machine() if cluster_address() is None else None
-        placement = place_clients(config, clients, machine, **shares)
-        check_run(config, clients, placement)
+        address = cluster_address()
+        if address is None:
+            placement = place_clients(config, clients, detect_machine(), **shares)
+            check_run(config, clients, placement)
+        else:
+            check_run(config, clients)
+            with joined(address):
+                placement = place_clients(config, clients, machines(), **shares)
+                prepare([config])
     config, output = _begin(config, clients, f"; {placement.describe()}")
     out.print("Starting Flower and Ray, which takes half a minute or more ...")
     with exit_on_signals(), _progress(config.num_rounds) as show:

@@ -11,7 +11,6 @@ import typer
 from rich.progress import Progress, TaskID, TimeRemainingColumn
 
 from ..config import APP_DIRECTORY, CHOICES, Scalar, unused_settings
-from ..machine.limits import usable_cpus
 from ..timeouts import NEWS_OF_SWEEP
 from .console import err, out, parse_setting, progress_bar, said_plainly
 
@@ -27,12 +26,11 @@ NAMES = sorted([TABLE1, *(path.stem for path in EXPERIMENTS.glob("*.toml"))])
 _FULL_DISK = "make room and give the same command again, which goes on from there"
 
 _WORKERS = Annotated[
-    int,
+    int | None,
     typer.Option(
         min=0,
-        default_factory=usable_cpus,
-        show_default="CPUs",
-        help="Runs at once, in Ray; 0: one after the other in this process.",
+        help="Runs at once, in Ray; 0: one after the other in this process. "
+        "[dim]\\[default: the CPUs, of the cluster if RAY_ADDRESS names one][/dim]",
     ),
 ]
 _SEEDS = Annotated[int | None, typer.Option(min=1, help="Seeds, from 0.")]
@@ -62,7 +60,7 @@ def sweep(
     ] = None,
     seeds: _SEEDS = None,
     quick: Annotated[bool, typer.Option(help="The sweep's quick version.")] = False,
-    workers: _WORKERS,
+    workers: _WORKERS = None,
     only: _ONLY = None,
     settings: _SET = None,
 ) -> None:
@@ -93,7 +91,7 @@ def reproduce(
     output: Annotated[
         Path | None, typer.Option(help="Folder for the results. [dim]\\[default: runs][/dim]")
     ] = None,
-    workers: _WORKERS,
+    workers: _WORKERS = None,
     only: _ONLY = None,
     settings: _SET = None,
 ) -> None:
@@ -137,7 +135,7 @@ def _run(
     only: Sequence[str],
     keys: Mapping[str, Any],
     changes: Mapping[str, Scalar],
-    workers: int,
+    workers: int | None,
 ) -> bool:
     """Run a file with other keys and settings, write its report, and tell if a cell failed."""
     from ..sweep.cell import Cell
@@ -183,7 +181,7 @@ def _run(
 
 
 def _run_table1(
-    folder: Path, changes: Mapping[str, Scalar], seeds: int | None, quick: bool, workers: int
+    folder: Path, changes: Mapping[str, Scalar], seeds: int | None, quick: bool, workers: int | None
 ) -> None:
     from ..report.of_study import judge_rows, write_table1
     from ..study.study import Study, analyse, run_study

@@ -35,6 +35,13 @@ def dataset_fingerprint(name: str, data_dir: str = "") -> str:
     return hashed.hexdigest()
 
 
+def dataset_files(name: str, data_dir: str = "") -> dict[str, Path]:
+    """Return the files that a data set is read from, by their paths below its folder."""
+    dataset, folder = _find(name, data_dir)
+    files = dataset.files(folder).values() if dataset.files else ()
+    return {str(path.relative_to(folder)): path for path in files}
+
+
 def _find(name: str, data_dir: str) -> tuple[Dataset, Path]:
     if name not in DATASETS:
         raise ValueError(f"no data set is called {name!r}: there are {', '.join(DATASETS)}")

@@ -29,6 +29,7 @@ class FrozenData:
     """A folder of the cache, opened and found whole."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         try:
             self.about: dict[str, Any] = json.loads((folder / "about.json").read_text("utf-8"))
             for name, checksum in self.about["checksums"].items():
@@ -62,13 +63,23 @@ class FrozenData:
 
 def load_frozen(config: Config) -> FrozenData:
     """Return the output of the frozen layers for every example; computed if it is not on disk."""
+    return _stretches(config)[-1]
+
+
+def frozen_folders(config: Config) -> list[Path]:
+    """Return the folders of the cache that `load_frozen` reads."""
+    return [each.folder for each in _stretches(config)]
+
+
+def _stretches(config: Config) -> list[FrozenData]:
+    """Return the output of each stretch of frozen layers, which is the input of the next."""
     default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "pncs-flower"
     folder = Path(config.cache_dir or default).expanduser()
-    frozen = None
+    found: list[FrozenData] = []
     for layers in cuts(config.model, config.trainable_layer_names):
-        frozen = _cached(folder, _key(config, layers), partial(_write, config, layers, frozen))
-    assert frozen is not None
-    return frozen
+        given = found[-1] if found else None
+        found.append(_cached(folder, _key(config, layers), partial(_write, config, layers, given)))
+    return found
 
 
 def _key(config: Config, layers: tuple[str, ...]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from ..machine.processes import adopt_orphans, guarded, stop_descendants
 from ..machine.signals import ignoring_signals
 from ..machine.surroundings import free_ports, short_folder, without_proxy_here
 from ..timeouts import LOOK_AT_RUN_AGAIN, RUN_ENDS
+from .cluster import gather_code, on_any_machine
 from .preflight import Placement
 
 FLOWER_LOG = "flwr.log"  # in a run's folder
@@ -50,7 +51,9 @@ def run_in_flower(
     with guarded("FLWR_HOME", home) as watchdog:
         try:
             with (output / FLOWER_LOG).open("a", encoding="utf-8") as log:
-                flower = _prepare(home)
+                flower = _prepare(home, elsewhere)
+                if elsewhere:
+                    config = on_any_machine(config)
                 run_id = _start(flower, config, num_clients, placement)
                 _wait(flower, run_id, log, on_poll)
         except RunFailedError as error:
@@ -64,7 +67,7 @@ def run_in_flower(
                 shutil.rmtree(home, ignore_errors=True)
 
 
-def _prepare(home: Path) -> Process:
+def _prepare(home: Path, elsewhere: bool) -> Process:
     """Return how to call Flower's command line so that it keeps all that it writes in a folder."""
     work = home / "work"
     work.mkdir()
@@ -92,7 +95,13 @@ def _prepare(home: Path) -> Process:
         # Their output goes to files in UTF-8, whatever this terminal can show.
         "PYTHONIOENCODING": "utf-8:backslashreplace",
     }
-    if "RAY_ADDRESS" not in os.environ:
+    if elsewhere:
+        code = home / "code"
+        gather_code(code)
+        # So Ray's own command for jobs has a driver ship a folder; Flower has no place to say it.
+        job = {"runtime_env": {"working_dir": str(code)}}
+        environment["RAY_JOB_CONFIG_JSON_ENV_VAR"] = json.dumps(job)
+    else:
         environment["RAY_TMPDIR"] = str(home)
     return {"cwd": work, "env": environment}
 

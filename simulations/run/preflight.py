@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from subprocess import DEVNULL, SubprocessError, check_output
 
@@ -40,15 +41,17 @@ class Placement:
 
     cpus_per_client: int
     gpus_per_client: float  # a share, or whole GPUs above 1
-    at_once: int | None  # None on a cluster, which decides itself
+    at_once: int
     machine: Machine | None  # what Ray is told to have; None on a cluster
+    nodes: int = 0  # of the cluster
 
     def describe(self) -> str:
         """Return one line for a person."""
         own = f" and {self.gpus_per_client:g} GPU" if self.gpus_per_client else ""
         share = _count(self.cpus_per_client, "CPU") + own
         if self.machine is None:
-            return f"each client gets {share} of the Ray cluster"
+            nodes = _count(self.nodes, "node")
+            return f"each client gets {share}; {self.at_once} at once on a Ray cluster of {nodes}"
         gpus = f" and {_count(self.machine.gpus, 'GPU')}" if self.machine.gpus else ""
         has = _count(self.machine.cpus, "CPU") + gpus
         return f"each client gets {share}; {self.at_once} at once on {has}"
@@ -76,13 +79,13 @@ def free_gpu_memory() -> int:
 def place_clients(
     config: Config,
     num_clients: int,
-    machine: Machine | None,
+    machine: Machine | Sequence[Machine],
     *,
     cpus_per_client: int = 1,
     gpus_per_client: float = 0.0,
     logical_gpus: int = 0,
 ) -> Placement:
-    """Decide what each simulated client gets, on this machine or, if it is None, on a cluster."""
+    """Decide what each simulated client gets, on this machine or on the nodes of a cluster."""
     if cpus_per_client < 1:
         raise ValueError(f"cpus-per-client = {cpus_per_client} must be at least 1")
     if gpus_per_client < 0 or (gpus_per_client > 1 and gpus_per_client % 1):
@@ -95,8 +98,16 @@ def place_clients(
             "device = 'cuda' but gpus-per-client = 0: give each client a share of a GPU, such as "
             "0.25, or set device to auto or cpu"
         )
-    if machine is None:
-        return Placement(cpus_per_client, gpus_per_client, None, None)
+    if not isinstance(machine, Machine):
+        slots = sum(_slots(node, cpus_per_client, gpus_per_client) for node in machine)
+        if not slots:
+            has = "; ".join(f"{_count(n.cpus, 'CPU')} and {_count(n.gpus, 'GPU')}" for n in machine)
+            raise ValueError(
+                f"cpus-per-client = {cpus_per_client} and gpus-per-client = {gpus_per_client:g}, "
+                f"but no node of the Ray cluster has that much ({has}): ask for less"
+            )
+        at_once = min(slots, num_clients)
+        return Placement(cpus_per_client, gpus_per_client, at_once, None, len(machine))
     if logical_gpus:
         if config.device != "cpu":
             raise ValueError(
@@ -119,11 +130,17 @@ def place_clients(
             f"cpus-per-client = {cpus_per_client}, but this machine has {machine.cpus} CPUs: ask "
             f"for at most {machine.cpus}"
         )
+    at_once = min(_slots(machine, cpus_per_client, gpus_per_client), num_clients)
+    return Placement(cpus_per_client, gpus_per_client, at_once, machine)
+
+
+def _slots(machine: Machine, cpus_per_client: int, gpus_per_client: float) -> int:
+    """Return how many clients compute at once on a machine."""
     slots = machine.cpus // cpus_per_client
     if gpus_per_client:
         shared = int(machine.gpus // max(1.0, gpus_per_client))
         slots = min(slots, shared * _clients_per_gpu(gpus_per_client))
-    return Placement(cpus_per_client, gpus_per_client, min(slots, num_clients), machine)
+    return slots
 
 
 def _clients_per_gpu(share: float) -> int:
@@ -192,7 +209,7 @@ def check_gpu_memory(
     )
     client = sum(need.values())
     server = sum(estimate_memory(model, two, len(inputs.test_labels), CHUNK, trains=False).values())
-    sharing, free = min(placement.at_once or 1, _clients_per_gpu(share)), machine.gpu_memory
+    sharing, free = min(placement.at_once, _clients_per_gpu(share)), machine.gpu_memory
     if sharing * client + server <= free:
         return
     fitting = (free - server) // client

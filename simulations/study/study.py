@@ -12,7 +12,7 @@ from pncs_flower.files import held
 
 from ..config import Config, Scalar, default_run_config
 from ..sweep.cell import digest
-from ..sweep.pool import Failure, pool
+from ..sweep.pool import Failure, Moved, pool
 from ..sweep.sweep import refuse_axes
 from ..task import inputs_fingerprint
 from .features import FEATURES
@@ -73,7 +73,7 @@ class Row:
 
 
 def run_study(
-    study: Study, folder: Path, workers: int, on_run: Callable[[int, int], None]
+    study: Study, folder: Path, workers: int | None, on_run: Callable[[int, int], None]
 ) -> Observations:
     """Make the observations that are not in the folder yet, and return those of all runs."""
     # Each has the shape (shards, seeds, rounds, pairs).
@@ -82,8 +82,9 @@ def run_study(
         files = {key: folder / _file_name(study, c) for key, c in study.configs().items()}
         todo = {files[key]: c for key, c in study.configs().items() if not files[key].exists()}
         done = len(files) - len(todo)
-        with pool(workers if min(workers, len(todo)) > 1 else 0) as run_jobs:
-            for path, seen in run_jobs(partial(observe_pairs, num_clients=study.clients), todo):
+        observe = partial(_observe, num_clients=study.clients)
+        with pool(0 if workers == 1 or len(todo) < 2 else workers) as run_jobs:
+            for path, seen in run_jobs(observe, todo, todo.values()):
                 if isinstance(seen, Failure):
                     raise seen.error
                 write_observations(path, seen)
@@ -95,6 +96,10 @@ def run_study(
         name: np.array([[there[n, seed][name] for seed in seeds] for n in study.shards])
         for name in OBSERVED
     }
+
+
+def _observe(config: Config, moved: Moved, num_clients: int) -> Observations:
+    return observe_pairs(moved(config), num_clients)
 
 
 def analyse(seen: Observations) -> list[Row]:

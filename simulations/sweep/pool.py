@@ -1,22 +1,28 @@
 """Where jobs are done: here one by one, or in Ray many at once; one that fails, fails alone."""
 
-import logging
-import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import cache, partial
 from pathlib import Path
 from traceback import format_exception
 from typing import Any, NamedTuple
 
 from pncs_flower.plain_text import without_colours
 
-from ..machine.signals import keeping_handlers
+from ..config import Config
+from ..machine.limits import usable_cpus
 from ..machine.surroundings import cluster_address, short_folder
+from ..run.cluster import Parcel, joined, machines, prepare, session
 
-Do = Callable[[Any], Any]
-RunJobs = Callable[[Do, Mapping[Path, Any]], Iterator[tuple[Path, Any]]]
+_MOST_NODES = 3  # on which a job is tried, if they die
+
+Moved = Callable[[Config], Config]
+"""Puts paths into settings that are right where a job is done."""
+
+Do = Callable[[Any, Moved], Any]
+RunJobs = Callable[[Do, Mapping[Path, Any], Collection[Config]], Iterator[tuple[Path, Any]]]
+"""What to do, the job for each path, and the settings of the jobs."""
 
 
 class Failure(NamedTuple):
@@ -27,79 +33,95 @@ class Failure(NamedTuple):
 
 
 @contextmanager
-def pool(workers: int) -> Iterator[RunJobs]:
+def pool(workers: int | None) -> Iterator[RunJobs]:
     """Offer a function that does jobs, and yields results or `Failure` as they come."""
-    # With 0 workers in this process, else in Ray, which is started for the first of the jobs.
+    # With 0 workers in this process, else in Ray, which is started for the first of the jobs;
+    # None: as many as there are CPUs.
     if workers == 0:
         yield _do_here
         return
     address = cluster_address()  # one that does not answer is told at once
     with ExitStack() as stack:
-        start_once = cache(partial(_start_ray, workers, address, stack))
+        started = False
 
-        def do_in_ray(do: Do, jobs: Mapping[Path, Any]) -> Iterator[tuple[Path, Any]]:
-            if jobs:
-                start_once()
-                yield from _do_in_ray(do, jobs, workers)
+        def do_in_ray(
+            do: Do, jobs: Mapping[Path, Any], configs: Collection[Config]
+        ) -> Iterator[tuple[Path, Any]]:
+            nonlocal started
+            if not jobs:
+                return
+            if not started:
+                strategies = [config.strategy for config in configs]
+                stack.enter_context(
+                    _ray_here(workers or usable_cpus())
+                    if address is None
+                    else joined(address, strategies)
+                )
+                started = True
+            parcel = None if address is None else prepare(configs)
+            yield from _do_in_ray(do, jobs, parcel, workers)
 
         yield do_in_ray
 
 
-def _do_here(do: Do, jobs: Mapping[Path, Any]) -> Iterator[tuple[Path, Any]]:
+def _do_here(
+    do: Do, jobs: Mapping[Path, Any], configs: Collection[Config]
+) -> Iterator[tuple[Path, Any]]:
     for path, job in jobs.items():
         try:
-            outcome = do(job)
+            outcome = _do(do, job, None)
         except Exception as error:
             outcome = Failure(error, "".join(format_exception(error)))
         yield path, outcome
 
 
-def _start_ray(workers: int, address: str | None, stack: ExitStack) -> None:
-    """Start Ray with a folder for what it keeps, or join the cluster of ``RAY_ADDRESS``."""
-    # Ray's usage report wants the network; its warning on GPUs is about machines with some.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    import ray
-
-    own: dict[str, Any] = {}
-    if address is None:
-        folder = short_folder()
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        # Without "local" Ray would join whatever cluster somebody has started on this machine.
-        own = {"address": "local", "num_cpus": workers, "include_dashboard": False}
-        own["_temp_dir"] = str(folder)
+@contextmanager
+def _ray_here(workers: int) -> Iterator[None]:
+    """Have Ray on this machine, with a folder for what it keeps."""
+    folder = short_folder()
+    own = {"num_cpus": workers, "include_dashboard": False, "_temp_dir": str(folder)}
     try:
-        with keeping_handlers():
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, **own)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        if address is None:
-            raise
-        raise ValueError(f"RAY_ADDRESS = {address}: {error}") from error
-    stack.callback(ray.shutdown)
+        # Without "local" Ray would join whatever cluster somebody has started on this machine.
+        with session("local", **own):
+            yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _do_in_ray(do: Do, jobs: Mapping[Path, Any], workers: int) -> Iterator[tuple[Path, Any]]:
+def _do_in_ray(
+    do: Do, jobs: Mapping[Path, Any], parcel: Parcel | None, workers: int | None
+) -> Iterator[tuple[Path, Any]]:
     import ray
 
-    # A job that killed its worker would do so again.
+    # A job that killed its worker would do so again; but it is not to blame for its node's end.
     task = ray.remote(num_cpus=1, max_retries=0)(_do)
     running: dict[Any, Path] = {}
-    todo = iter(jobs)
-    while True:
-        while len(running) < workers and (path := next(todo, None)) is not None:
-            running[task.remote(do, jobs[path])] = path
-        if not running:
-            break
+    todo, lost = list(jobs)[::-1], Counter[Path]()
+    while todo or running:
+        most = workers or sum(each.cpus for each in machines())  # a cluster may grow and shrink
+        while todo and len(running) < max(most, 1):
+            path = todo.pop()
+            running[task.remote(do, jobs[path], parcel)] = path
         finished, _ = ray.wait(list(running), num_returns=1)
         for reference in finished:
+            path = running.pop(reference)
             try:
                 outcome = ray.get(reference)
+            except ray.exceptions.NodeDiedError as error:
+                lost[path] += 1
+                if lost[path] < _MOST_NODES:
+                    todo.append(path)
+                    continue
+                outcome = Failure(error, str(error))
             except ray.exceptions.RayError as error:
                 cause = getattr(error, "cause", None)
                 traceback = without_colours(str(error))  # of the worker too
                 outcome = Failure(cause if isinstance(cause, Exception) else error, traceback)
-            yield running.pop(reference), outcome
+            yield path, outcome
 
 
-def _do(do: Do, job: Any) -> Any:
-    return do(job)
+def _do(do: Do, job: Any, parcel: Parcel | None) -> Any:
+    if parcel is None:
+        return do(job, lambda config: config)
+    parcel.unpack()
+    return do(job, parcel.moved)

@@ -23,7 +23,7 @@ from ..run.preflight import check_device, check_run
 from ..task import inputs_fingerprint, load_inputs
 from ..validation import in_plain_words
 from .cell import CELLS, Cell, Run, read_cell, write_cell
-from .pool import Failure, pool
+from .pool import Failure, Moved, pool
 from .results import SWEEP, Tuned
 from .sweep import Sweep, short
 
@@ -43,7 +43,7 @@ _DIVERGED = ("SelectionError: ", "EmptyRoundsError: ", "NoSummariesError: ")
 def run_sweep(
     sweep: Sweep,
     folder: Path,
-    workers: int,
+    workers: int | None,
     on_cell: Callable[[Cell, int, int], None],
     on_start: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, str]:
@@ -52,7 +52,7 @@ def run_sweep(
     # anything runs. ``on_start(done, total)`` is called then, ``on_cell(cell, done, total)``
     # after each cell.
     folder.mkdir(parents=True, exist_ok=True)
-    elsewhere = workers > 0 and "RAY_ADDRESS" in os.environ
+    elsewhere = workers != 0 and "RAY_ADDRESS" in os.environ
     # What cells write meanwhile is removed at the end, also of those whose process was killed.
     with held(folder), _scratch() as scratch, pool(workers) as run_jobs:
 
@@ -68,7 +68,8 @@ def run_sweep(
             if files:
                 on_start(done, len(files))
             failures = {}
-            for path, outcome in run_jobs(partial(_run_cell, scratch=scratch), todo):
+            configs = [cell.config for cell in todo.values()]
+            for path, outcome in run_jobs(partial(_run_cell, scratch=scratch), todo, configs):
                 details = folder / FAILED / f"{path.stem}.txt"
                 if isinstance(outcome, Failure):
                     failures[path.stem] = one_line(outcome.error)
@@ -152,17 +153,18 @@ def _scratch(parent: str | None = None) -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="pncs-sweep-", dir=parent, ignore_cleanup_errors=True)
 
 
-def _run_cell(cell: Cell, scratch: str) -> Run:
+def _run_cell(cell: Cell, moved: Moved, scratch: str) -> Run:
     """Run a cell, in a folder of its own below ``scratch`` if that is here."""
     from ..client_app import app as client_app
     from ..run.in_process import InProcessGrid
     from ..run.training import train
 
-    grid = InProcessGrid(client_app, cell.clients, cell.settings)
+    config = moved(cell.config)
+    grid = InProcessGrid(client_app, cell.clients, config.to_run_config())
     with _errors_only(), _scratch(scratch if os.path.isdir(scratch) else None) as work:
         output = Path(work)
         # A cell that is stopped is run again from its start.
-        train(grid, replace(cell.config, checkpoint=False), output, lambda row: None)
+        train(grid, replace(config, checkpoint=False), output, lambda row: None)
         about = {**asdict(cell), "command": cell.command}
         return Run(about, read_rounds(output), read_summary(output))
 

@@ -77,8 +77,19 @@ def test_cuda_without_a_share_of_a_gpu_is_refused() -> None:
         place_clients(replace(CONFIG, device="cuda"), 10, Machine(8, 1))
 
 
-def test_a_cluster_is_not_judged_by_this_machine() -> None:
-    assert place_clients(CONFIG, 10, None, gpus_per_client=0.5).machine is None
+def test_nodes_of_a_cluster_are_counted_each_for_itself() -> None:
+    nodes = [Machine(3, 1), Machine(3, 0), Machine(64, 2)]
+    on_cpus = place_clients(CONFIG, 100, nodes, cpus_per_client=2)
+    assert on_cpus.describe() == "each client gets 2 CPUs; 34 at once on a Ray cluster of 3 nodes"
+    assert (on_cpus.machine, place_clients(CONFIG, 10, nodes, gpus_per_client=0.5).at_once) == (
+        None,
+        6,
+    )
+
+
+def test_a_share_that_no_node_of_a_cluster_has_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"no node .* \(4 CPUs and 0 GPUs; 4 CPUs and 1 GPU\)"):
+        place_clients(CONFIG, 10, [Machine(4, 0), Machine(4, 1)], cpus_per_client=5)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.config import Scalar
 from pncs_flower.simulations.sweep import run as sweep_run
 from pncs_flower.simulations.sweep.cell import Cell
+from pncs_flower.simulations.sweep.pool import Moved
 from pncs_flower.simulations.sweep.run import run_sweep
 from pncs_flower.simulations.sweep.sweep import Sweep
 
@@ -33,7 +34,7 @@ SWEEP = Sweep(
 
 @pytest.fixture
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_cell(cell: Cell, scratch: str) -> None:
+    def run_cell(cell: Cell, moved: Moved, scratch: str) -> None:
         pytest.fail(f"{cell} was run")
 
     monkeypatch.setattr(sweep_run, "_run_cell", run_cell)

@@ -29,6 +29,7 @@ from pncs_flower.simulations.run.folder import read_rounds
 from pncs_flower.simulations.sweep import run as sweep_run
 from pncs_flower.simulations.sweep.cell import Cell, Run
 from pncs_flower.simulations.sweep.plan import Report
+from pncs_flower.simulations.sweep.pool import Moved
 from pncs_flower.simulations.sweep.results import read_results
 from pncs_flower.simulations.sweep.run import run_sweep
 from pncs_flower.simulations.sweep.sweep import Sweep
@@ -107,7 +108,7 @@ def test_more_seeds_add_cells_and_keep_those_there(finished: Path, tmp_path: Pat
 def test_a_cell_that_fails_does_not_stop_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(cell: Cell, scratch: str) -> Run:
+    def fail(cell: Cell, moved: Moved, scratch: str) -> Run:
         if cell.line == "pncs":
             raise OSError(28, "No space left on device")
         return Run({}, [], {})
@@ -125,7 +126,7 @@ def test_cell_that_fails_keeps_its_traceback_until_it_succeeds(
 ) -> None:
     sweep = replace(SWEEP, rules=("uniform",), seeds=1, report=Report())
 
-    def fail(cell: Cell, scratch: str) -> None:
+    def fail(cell: Cell, moved: Moved, scratch: str) -> None:
         np.zeros(2) + np.zeros(3)
 
     with monkeypatch.context() as patch:
