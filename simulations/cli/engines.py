@@ -72,7 +72,7 @@ def run_on_ray(config: Config, clients: int, shares: Mapping[str, Any]) -> None:
             check_run(config, clients, placement)
         else:
             check_run(config, clients)
-            with joined(address):
+            with exit_on_signals(), joined(address):
                 placement = place_clients(config, clients, machines(), **shares)
                 prepare([config])
     config, output = _begin(config, clients, f"; {placement.describe()}")

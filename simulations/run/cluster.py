@@ -121,6 +121,11 @@ def machines() -> list[Machine]:
     ]
 
 
+def alive() -> set[str]:
+    """Return the nodes of the cluster that are there."""
+    return {str(node["NodeID"]) for node in _nodes()}
+
+
 def on_any_machine(config: Config) -> Config:
     """Return settings whose paths are right on every machine that has been prepared."""
     return _with(config, _places(config))

@@ -13,7 +13,7 @@ from pncs_flower.plain_text import without_colours
 from ..config import Config
 from ..machine.limits import usable_cpus
 from ..machine.surroundings import cluster_address, short_folder
-from ..run.cluster import Parcel, joined, machines, prepare, session
+from ..run.cluster import Parcel, alive, joined, machines, prepare, session
 
 _MOST_NODES = 3  # on which a job is tried, if they die
 
@@ -95,25 +95,27 @@ def _do_in_ray(
 
     # A job that killed its worker would do so again; but it is not to blame for its node's end.
     task = ray.remote(num_cpus=1, max_retries=0)(_do)
-    running: dict[Any, Path] = {}
+    of_nodes = (ray.exceptions.NodeDiedError, ray.exceptions.ObjectLostError)
+    running: dict[Any, tuple[Path, set[str]]] = {}
     todo, lost = list(jobs)[::-1], Counter[Path]()
     while todo or running:
         most = workers or sum(each.cpus for each in machines())  # a cluster may grow and shrink
         while todo and len(running) < max(most, 1):
             path = todo.pop()
-            running[task.remote(do, jobs[path], parcel)] = path
+            running[task.remote(do, jobs[path], parcel)] = path, alive()
         finished, _ = ray.wait(list(running), num_returns=1)
         for reference in finished:
-            path = running.pop(reference)
+            path, before = running.pop(reference)
             try:
                 outcome = ray.get(reference)
-            except ray.exceptions.NodeDiedError as error:
-                lost[path] += 1
-                if lost[path] < _MOST_NODES:
-                    todo.append(path)
-                    continue
-                outcome = Failure(error, str(error))
             except ray.exceptions.RayError as error:
+                # A node that ends may stop its workers first.
+                crashed = isinstance(error, ray.exceptions.WorkerCrashedError)
+                if isinstance(error, of_nodes) or (crashed and before - alive()):
+                    lost[path] += 1
+                    if lost[path] < _MOST_NODES:
+                        todo.append(path)
+                        continue
                 cause = getattr(error, "cause", None)
                 traceback = without_colours(str(error))  # of the worker too
                 outcome = Failure(cause if isinstance(cause, Exception) else error, traceback)

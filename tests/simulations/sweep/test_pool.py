@@ -1,0 +1,89 @@
+"""Which failures cost a job its node's end, and which its own: Ray's errors, without Ray."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray import exceptions
+
+from pncs_flower.simulations.sweep import pool
+
+A, B = Path("a"), Path("b")
+
+
+class Ray:
+    """Does one job after the other, with the outcomes that it is given in turn."""
+
+    exceptions = exceptions
+
+    def __init__(self, outcomes: list[object]) -> None:
+        self._outcomes = outcomes
+        self.submitted: list[str] = []
+
+    def remote(self, **options: object) -> Any:
+        assert options["max_retries"] == 0
+
+        def submit(do: object, job: str, parcel: object) -> object:
+            self.submitted.append(job)
+            return object()
+
+        return lambda task: SimpleNamespace(remote=submit)
+
+    def wait(self, running: list[object], num_returns: int) -> tuple[list[object], list[object]]:
+        return running[:1], running[1:]
+
+    def get(self, reference: object) -> object:
+        outcome = self._outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+
+def done(
+    monkeypatch: pytest.MonkeyPatch, outcomes: list[object], alive: Iterator[set[str]] | None = None
+) -> tuple[list[str], dict[Path, Any]]:
+    """Do two jobs, and return those that were submitted, and what became of them."""
+    ray = Ray(outcomes)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(pool, "machines", lambda: [SimpleNamespace(cpus=2)])
+    monkeypatch.setattr(pool, "alive", lambda: next(alive) if alive else {"1", "2"})
+    results = dict(pool._do_in_ray(lambda job, moved: job, {A: "a", B: "b"}, None, None))
+    return ray.submitted, results
+
+
+@pytest.mark.parametrize(
+    "error", [exceptions.NodeDiedError("dead"), exceptions.ObjectLostError("o", None, "c")]
+)
+def test_a_job_whose_node_dies_is_done_again(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted, results = done(monkeypatch, [error, "b done", "a done"])
+    assert submitted == ["a", "b", "a"]
+    assert results == {A: "a done", B: "b done"}
+
+
+def test_a_job_that_loses_three_nodes_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    died = exceptions.NodeDiedError("dead")
+    submitted, results = done(monkeypatch, ["a done", died, died, died])
+    assert submitted == ["a", "b", "b", "b"]
+    assert results[B].error is died
+
+
+def test_a_job_that_kills_its_worker_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    submitted, results = done(monkeypatch, [exceptions.WorkerCrashedError(), "b done"])
+    assert submitted == ["a", "b"]
+    assert isinstance(results[A].error, exceptions.WorkerCrashedError)
+
+
+def test_a_worker_that_ends_with_its_node_is_no_fault_of_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alive = iter([{"1", "2"}, {"1", "2"}, {"1"}, {"1"}])
+    submitted, results = done(
+        monkeypatch, [exceptions.WorkerCrashedError(), "b done", "a done"], alive
+    )
+    assert submitted == ["a", "b", "a"]
+    assert results == {A: "a done", B: "b done"}
