@@ -53,8 +53,10 @@ class Cluster:
         tmp = str(self.first / "tmp")
         return {**os.environ, "RAY_ADDRESS": self.address, "HOME": str(self.first), "TMPDIR": tmp}
 
-    def start_second(self) -> None:
-        """Start the second node, or start it again."""
+    def have_second(self) -> None:
+        """Start the second node, or start it again, if it is not there."""
+        if len(self._started) == 2:
+            return
         (self.second / "ray.log").unlink(missing_ok=True)
         command = [*_RAY, "--address", self.address, "--node-ip-address", _SECOND]
         self._start(command, self.second, [self.first, self._ray, *LIBRARY])

@@ -25,6 +25,8 @@ _SIMULATED = {"HttpGrid": False, "InMemoryGrid": True}
 _MANY = 1000
 # Messages that are open at once, at first: more than the workers answer between two scans.
 _WINDOW = max(24, 4 * (os.cpu_count() or 1))
+# What Ray says of a worker that will not answer any more; of one whose node is gone, the latter.
+_DEAD = ("ActorDiedError", "ActorUnavailableError")
 
 
 def polled(grid: Grid) -> Grid:
@@ -97,12 +99,13 @@ class PollingGrid(GridWrapper):
             if not reply.has_error() or reply.error.code != ErrorCode.UNKNOWN:
                 continue
             # Flower goes on giving messages to a dead worker, so that soon all clients would fail.
-            if "ActorDiedError" in str(reply.error.reason):
+            if any(name in str(reply.error.reason) for name in _DEAD):
                 raise DeadWorkerError(
                     "a worker process of the simulation has died. Why, the log above may say: too "
                     "little memory (give each client more CPUs, so that fewer run at once), native "
-                    "code that crashed in the app, a signal. Then start again: a run that was "
-                    "saved goes on where it stopped. Ray says: "
+                    "code that crashed in the app, a signal, or that its node of the cluster is "
+                    "gone. Then start again: a run that was saved goes on where it stopped. Ray "
+                    "says: "
                     f"{plain_reason(reply.error.reason)}"
                 )
 

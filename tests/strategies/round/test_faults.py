@@ -370,20 +370,24 @@ class Dying(InProcessGrid):
     """Answers some round's messages as Ray does for a worker that has died."""
 
     phases = ("summarize", "train")
+    error = "ActorDiedError"
 
     def _handle(self, message):
         reply = super()._handle(message)
         marker = message.content.config_records.get(MARKER, {})
         if marker.get("round") == 2 and marker["phase"] in self.phases:
-            reason = "\x1b[36mray::ClientAppActor\x1b[39m\nActorDiedError: The actor died"
+            reason = f"\x1b[36mray::ClientAppActor\x1b[39m\n{self.error}: The actor died"
             return Message(Error(0, reason), reply_to=message)
         return reply
 
 
-def test_dead_worker_of_the_simulation_stops_the_run():
+@pytest.mark.parametrize("error", ["ActorDiedError", "ActorUnavailableError"])
+def test_dead_worker_of_the_simulation_stops_the_run(error):
     strategy = PNCS(FedAvg(fraction_evaluate=0.0))
-    grid = PollingGrid(Dying(numpy_app.make_app(summary_mod), 4), simulated=True)
-    with pytest.raises(DeadWorkerError, match="ActorDiedError"):
+    dying = Dying(numpy_app.make_app(summary_mod), 4)
+    dying.error = error
+    grid = PollingGrid(dying, simulated=True)
+    with pytest.raises(DeadWorkerError, match=error):
         strategy.start(grid, numpy_app.initial_arrays(), num_rounds=3)
 
 
