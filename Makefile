@@ -16,15 +16,16 @@ run: $(INSTALLED)
 	@echo "To have all clients count, those not chosen too: $(BIN)/pncs run --strategy sketched-mean"
 
 # What starts Ray or a SuperLink runs one after the other: two at once would not keep their time
-# limits. All else runs on all cores.
+# limits. All else runs on all cores, and whoever is done takes over half of what another has left.
 ALONE := ray or superlink
+ALONE_FILES = $$(grep -rlE 'mark\.(ray|superlink)' tests --include='test_*.py')
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not ($(ALONE) or minutes)" -n auto --dist loadfile
-	$(BIN)/python -m pytest -m "($(ALONE)) and not minutes"
+	$(BIN)/python -m pytest -m "not ($(ALONE) or minutes)" -n auto --dist worksteal
+	$(BIN)/python -m pytest -m "($(ALONE)) and not minutes" $(ALONE_FILES)
 
 test-all: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not ($(ALONE))" -n auto --dist loadfile
-	$(BIN)/python -m pytest -m "$(ALONE)"
+	$(BIN)/python -m pytest -m "not ($(ALONE))" -n auto --dist worksteal
+	$(BIN)/python -m pytest -m "$(ALONE)" $(ALONE_FILES)
 
 # The longest tests in full; `make test-all` runs them at reduced size.
 soak: $(INSTALLED)

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from pncs_flower.files import write_whole
 from pncs_flower.plain_text import without_colours
@@ -22,7 +22,9 @@ from ..machine.signals import ignoring_signals
 from ..machine.surroundings import free_ports, short_folder, without_proxy_here
 from ..timeouts import LOOK_AT_RUN_AGAIN, RUN_ENDS
 from .cluster import gather_code, on_any_machine
-from .preflight import Placement
+
+if TYPE_CHECKING:
+    from .preflight import Placement
 
 FLOWER_LOG = "flwr.log"  # in a run's folder
 
@@ -38,7 +40,7 @@ class RunFailedError(RuntimeError):
 def run_in_flower(
     config: Config,
     num_clients: int,
-    placement: Placement,
+    placement: "Placement",
     output: Path,
     on_poll: Callable[[], None],
 ) -> None:
@@ -106,7 +108,7 @@ def _prepare(home: Path, elsewhere: bool) -> Process:
     return {"cwd": work, "env": environment}
 
 
-def _start(flower: Process, config: Config, num_clients: int, placement: Placement) -> str:
+def _start(flower: Process, config: Config, num_clients: int, placement: "Placement") -> str:
     """Have Flower start a run, and return its id."""
     settings = flower["cwd"] / "run.toml"
     settings.write_text(format_toml(config.to_run_config()), encoding="utf-8")

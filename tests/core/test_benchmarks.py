@@ -3,13 +3,16 @@
 import json
 import logging
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
@@ -25,15 +28,34 @@ def run(script: str, *arguments: str) -> list[str]:
     return finished.stdout.splitlines()
 
 
+@pytest.fixture
+def run_here(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., list[str]]]:
+    """Run a benchmark in this process, which has PyTorch already, and leave it as it was."""
+    logger = logging.getLogger("flwr")
+    level, threads = logger.level, torch.get_num_threads()
+
+    def run_script(script: str, *arguments: str) -> list[str]:
+        monkeypatch.setattr(sys, "argv", [script, *arguments])
+        monkeypatch.setattr(sys, "path", [*sys.path])  # to which a script adds
+        runpy.run_path(str(BENCHMARKS / script), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    yield run_script
+    logger.setLevel(level)
+    torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize("library", ["numpy", "torch"])
-def test_similarity(library: str) -> None:
+def test_similarity(library: str, run_here: Callable[..., list[str]]) -> None:
     """With torch it is the path of `--device cuda`, on the CPU."""
-    lines = run("similarity.py", "--rows", "5", "--values", "300", "--library", library)
+    lines = run_here("similarity.py", "--rows", "5", "--values", "300", "--library", library)
     assert lines[-1].split()[:2] == ["5", "300"]
 
 
-def test_sketch() -> None:
-    lines = run("sketch.py", "--width", "64", "--examples", "8", "--sketches", "count:16@int8")
+def test_sketch(run_here: Callable[..., list[str]]) -> None:
+    lines = run_here("sketch.py", "--width", "64", "--examples", "8", "--sketches", "count:16@int8")
     assert lines[-1].split()[:2] == ["count:16@int8", "20"]
 
 
@@ -60,6 +82,7 @@ def test_combination_cost() -> None:
     assert all(float(row[3]) > 0 for row in rows)
 
 
+@pytest.mark.minutes
 def test_gpu() -> None:
     """The whole script, on the CPU."""
     pytest.importorskip("torchvision", reason="needs pncs-flower[simulation]")
@@ -250,13 +273,18 @@ SCRIPTS = [
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_help_gives_examples(script: str) -> None:
-    assert any(line.startswith(f"python benchmarks/{script}") for line in run(script, "--help"))
+def test_help_gives_examples(
+    script: str, run_here: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run_here(script, "--help")
+    assert not ended.value.code
+    assert f"\npython benchmarks/{script}" in capsys.readouterr().out
 
 
-def test_engine() -> None:
+def test_engine(run_here: Callable[..., list[str]]) -> None:
     """The script itself fails if engine and plain loop end with other weights."""
     sizes = ["--clients", "3", "--rounds", "2", "--server-clients", "30", "--server-rounds", "4"]
-    lines = run("engine.py", *sizes)
+    lines = run_here("engine.py", *sizes)
     assert lines[2].split()[0] == "3"
     assert lines[-1].split()[:3] == ["30", "20", "10"]

@@ -256,10 +256,10 @@ def test_a_loss_under_another_name_is_told_by_an_option(rule: type[Any]) -> None
 
 FORGETFUL = [
     "quickstart_sklearn",
-    "quickstart_pytorch",
+    pytest.param("quickstart_pytorch", marks=pytest.mark.minutes),
     "quickstart_jax",
     "resnet",
-    "fedprox",
+    pytest.param("fedprox", marks=pytest.mark.minutes),
     TREES,
 ]
 """Examples that draw nothing anew, and whose clients remember nothing."""

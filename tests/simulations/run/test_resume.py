@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
 from pncs_flower.simulations.machine.processes import adopt_orphans, descendants, stop_descendants
@@ -87,6 +89,12 @@ def pncs(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def resume(*arguments: str) -> tuple[int, str]:
+    """Give the command in this process; return its code and the text, as on one line."""
+    done = CliRunner().invoke(app, ["run", "--resume", *arguments])
+    return done.exit_code, " ".join(done.output.split())
+
+
 @pytest.mark.parametrize("number", [1, 4, ROUNDS])
 def test_resumed_run_leaves_what_an_uninterrupted_one_does(
     number: int, whole: Path, tmp_path: Path
@@ -126,15 +134,15 @@ def test_finished_run_is_made_longer(tmp_path: Path) -> None:
 def test_what_does_not_fit_the_run_is_refused(
     arguments: list[str], message: str, whole: Path
 ) -> None:
-    done = pncs("--engine", "in-process", "--resume", str(whole), *arguments)
-    assert done.returncode == 1
-    assert message in " ".join(done.stderr.split())
+    code, told = resume(str(whole), "--engine", "in-process", *arguments)
+    assert code == 1
+    assert message in told
 
 
 def test_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    done = pncs("--engine", "in-process", "--resume", str(tmp_path))
-    assert done.returncode == 1
-    assert "holds no run to resume" in done.stderr
+    code, told = resume(str(tmp_path), "--engine", "in-process")
+    assert code == 1
+    assert "holds no run to resume" in told
 
 
 def test_run_that_another_process_goes_on_with_is_refused_before_anything_starts(
@@ -142,17 +150,18 @@ def test_run_that_another_process_goes_on_with_is_refused_before_anything_starts
 ) -> None:
     keep_settings(tmp_path, settings(), CLIENTS)
     with open_run(tmp_path, settings()):
-        done = pncs("--resume", str(tmp_path))
-    assert done.returncode == 1
-    assert "another process still writes to" in " ".join(done.stderr.split())
-    assert "Starting Flower" not in done.stdout
+        code, told = resume(str(tmp_path))
+    assert code == 1
+    assert "another process still writes to" in told
+    assert "Starting Flower" not in told
 
 
 def test_run_that_is_done_says_so(tmp_path: Path) -> None:
     play(settings(3), tmp_path / "run")
-    done = pncs("--engine", "in-process", "--resume", str(tmp_path / "run"), "--rounds", "2")
-    assert done.returncode == 0, done.stderr
-    assert "has 3 rounds already" in " ".join(done.stdout.split())
+    one = ("--engine", "in-process", "--workers", "1")
+    code, told = resume(str(tmp_path / "run"), "--rounds", "2", *one)
+    assert code == 0
+    assert "has 3 rounds already" in told
 
 
 def test_folder_that_another_process_writes_to_is_refused(tmp_path: Path) -> None:

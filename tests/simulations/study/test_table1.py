@@ -154,6 +154,7 @@ def test_a_study_observes_the_same_in_ray(tmp_path: Path) -> None:
 
 
 @pytest.mark.ray
+@pytest.mark.minutes
 def test_a_study_that_is_stopped_does_not_wait_for_what_is_left() -> None:
     started = time.monotonic()
     seconds = {Path(str(number)): 100 * number for number in range(4)}

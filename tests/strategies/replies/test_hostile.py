@@ -28,7 +28,6 @@ from pncs_flower.strategies.rules import STRATEGIES
 
 REPLIES = int(os.environ.get("PNCS_HOSTILE_REPLIES", "5000"))
 CLIENTS = 6
-ROUNDS = 20
 HOSTILE = [{1, 4}, {0}, {0, 1, 2}, {0, 2, 3, 5}]  # the first in order counts for more than others
 
 RULES = {
@@ -202,11 +201,16 @@ def strategy_of(number: int, dice: random.Random):
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of base strategies, at extreme values
 @pytest.mark.timeout(3600)
-def test_hostile_replies_never_reach_the_model_nor_break_the_run(monkeypatch):
+@pytest.mark.parametrize(
+    ("replies", "rounds"),
+    [(1000, 5), pytest.param(REPLIES, 20, marks=pytest.mark.minutes)],
+    ids=["some", "many"],
+)
+def test_hostile_replies_never_reach_the_model_nor_break_the_run(replies, rounds, monkeypatch):
     # pytest keeps every record that is logged, and that takes longer than all else.
     monkeypatch.setattr(logging.getLogger("flwr"), "disabled", True)
     sent = number = ended = used = rejected = evaluations = 0
-    while sent < REPLIES:
+    while sent < replies:
         number += 1
         dice = random.Random(number)
         grid = Hostile(number, dice.choice(HOSTILE))
@@ -218,7 +222,7 @@ def test_hostile_replies_never_reach_the_model_nor_break_the_run(monkeypatch):
 
         try:
             strategy.start(
-                grid, kinds_app.initial_arrays(), num_rounds=ROUNDS, evaluate_fn=is_sound
+                grid, kinds_app.initial_arrays(), num_rounds=rounds, evaluate_fn=is_sound
             )
         except SelectionError:  # a typed end of the run, with its reason
             ended += 1
@@ -238,8 +242,8 @@ def test_hostile_replies_never_reach_the_model_nor_break_the_run(monkeypatch):
             rejected += len(record.rejected)
             used += len(hostile & set(record.delivered))
         sent += grid.sent
-    assert sent >= REPLIES
-    assert used > REPLIES / 100  # not all that is odd is refused
-    assert rejected > REPLIES / 10
-    assert evaluations > REPLIES / 100
+    assert sent >= replies
+    assert used > replies / 100  # not all that is odd is refused
+    assert rejected > replies / 10
+    assert evaluations > replies / 100
     assert ended < number / 10

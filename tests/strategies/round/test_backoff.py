@@ -116,9 +116,9 @@ def turns(history, client: str) -> int:
     return sum(client in record.chosen for record in history)
 
 
-ROUNDS = 14
-# Chosen in round 1 at the earliest, and then not for 1, 2, 4 and 8 rounds: 1, 3, 6 and 11.
-MOST_TURNS = 4
+ROUNDS = 10
+# Chosen in round 1 at the earliest, and then not for 1, 2, 4 and 8 rounds: 1, 3 and 6.
+MOST_TURNS = 3
 
 
 @with_every_rule
