@@ -4,7 +4,7 @@
 Each phase is a file of `round/`, and an `OpenRound` goes through all of them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from logging import INFO
 from typing import TYPE_CHECKING, Any
@@ -258,6 +258,14 @@ class SelectionStrategy(Strategy):
         log(INFO, "\t│\t└──Seed: %d", self.options.seed)
         log(INFO, "\t├──> Base: %s", type(self.base).__name__)
         self.base.summary()
+
+    def asks(self, clients: Sequence[str], arrays: ArrayRecord) -> tuple[int, int]:
+        """Return how many of these clients a first round would ask, and their answers' bytes."""
+        pre_round = self._asking.pre_round(1, arrays)
+        if pre_round is None:
+            return 0, 0
+        asked = len(self._selector.plan(1, clients).candidates)
+        return asked, asked * pre_round.num_bytes
 
     def forget(self, *clients: str) -> None:
         """Forget clients that have left for good, by their keys: updates, sketches, sizes, turns.

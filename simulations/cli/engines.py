@@ -64,7 +64,7 @@ def run_on_ray(config: Config, clients: int, shares: Mapping[str, Any]) -> None:
         from ..run.cluster import joined, machines, prepare
         from ..run.flower import run_in_flower
         from ..run.folder import follow_rounds
-        from ..run.preflight import check_run, detect_machine, place_clients
+        from ..run.preflight import check_run, detect_machine, note_on_asking, place_clients
 
         address = cluster_address()
         if address is None:
@@ -75,6 +75,8 @@ def run_on_ray(config: Config, clients: int, shares: Mapping[str, Any]) -> None:
             with exit_on_signals(), joined(address):
                 placement = place_clients(config, clients, machines(), **shares)
                 prepare([config])
+        note = note_on_asking(config, clients)
+    _tell(note)
     config, output = _begin(config, clients, f"; {placement.describe()}")
     out.print("Starting Flower and Ray, which takes half a minute or more ...")
     with exit_on_signals(), _progress(config.num_rounds) as show:
@@ -95,12 +97,13 @@ def run_in_process(config: Config, clients: int, workers: int | None) -> None:
     from ..machine.signals import exit_on_signals
     from ..run.flower import FLOWER_LOG
     from ..run.in_process import InProcessGrid
-    from ..run.preflight import check_device, check_run, choose_workers
+    from ..run.preflight import check_device, check_run, choose_workers, note_on_asking
     from ..run.training import train
 
     check_device(config)
     count = choose_workers(config, clients, workers)
     check_run(config, clients)  # the data that it loads are then the workers' too
+    _tell(note_on_asking(config, clients))
     where = f"in {count} worker processes" if count > 1 else "one after the other in this process"
     config, output = _begin(config, clients, f", {where}")
     settings = config.to_run_config()
@@ -116,6 +119,11 @@ def run_in_process(config: Config, clients: int, workers: int | None) -> None:
 
     draw_rounds(output)
     _conclude(output)
+
+
+def _tell(note: str | None) -> None:
+    if note is not None:
+        err.print(f"Note: {note}", soft_wrap=True)
 
 
 def _begin(config: Config, clients: int, where: str) -> tuple[Config, Path]:

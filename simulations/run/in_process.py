@@ -75,13 +75,16 @@ class InProcessGrid(Grid):
         self._app = client_app
         self._tracebacks = tracebacks
         self._replies: dict[str, Message] = {}
+        # One for all clients: each message brings a copy, and only a state with something in it
+        # takes the place of the empty one.
+        settings, empty = dict(run_config or {}), RecordDict()
         self.contexts = {
             _FIRST_NODE_ID + i: Context(
                 run_id=_RUN_ID,
                 node_id=_FIRST_NODE_ID + i,
                 node_config={"partition-id": i, "num-partitions": num_clients},
-                state=RecordDict(),
-                run_config=dict(run_config or {}),
+                state=empty,
+                run_config=settings,
             )
             for i in range(num_clients)
         }
@@ -161,7 +164,8 @@ class InProcessGrid(Grid):
 
     def _handle(self, message: Message) -> Message:
         client = self.contexts[message.metadata.dst_node_id]
-        context = replace(client, state=_own_copy(client.state))
+        settings = dict(client.run_config)
+        context = replace(client, state=_own_copy(client.state), run_config=settings)
         # The metadata is that of the message, which only Flower's own keyword can say.
         received = Message(  # type: ignore[call-overload]
             content=_own_copy(message.content), metadata=message.metadata
@@ -176,7 +180,8 @@ class InProcessGrid(Grid):
                 log(ERROR, "Client %s raised an exception.", place, exc_info=error)
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
             return Message(Error(code, f"{type(error)}:<'{error}'>"), reply_to=message)
-        client.state = context.state
+        if client.state or context.state:
+            client.state = context.state
         return reply
 
     # The rest of Flower's interface, which only its own runtime needs.

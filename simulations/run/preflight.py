@@ -9,6 +9,7 @@ from subprocess import DEVNULL, SubprocessError, check_output
 import numpy as np
 import torch
 from flwr.app import ArrayRecord
+from rich.filesize import decimal
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
@@ -20,10 +21,12 @@ from ..config import Config
 from ..machine.limits import usable_cpus
 from ..task import Inputs, empty_model, load_inputs
 from ..timeouts import DRIVER_ANSWERS
-from .strategy import build_strategy
+from .strategy import build_strategy, parameter_names
 
 # What a process takes before it computes anything: CUDA's context and its libraries' workspaces.
 _PROCESS = 700 * 2**20
+_MANY = 1000  # clients asked in a round, of which a person is told
+_REMEDY = 5  # clients to ask in their place, for each that is chosen
 
 
 @dataclass(frozen=True)
@@ -188,6 +191,26 @@ def check_run(
         inputs.divide(config, num_clients)
         if placement is not None:
             check_gpu_memory(config, inputs, num_clients, placement)
+
+
+def note_on_asking(config: Config, num_clients: int) -> str | None:
+    """Say what the first round's pre-round takes, if it asks very many."""
+    if num_clients < _MANY:
+        return None
+    strategy, model = build_strategy(config), empty_model(config, load_inputs(config))
+    clients = [str(client) for client in range(num_clients)]
+    asked, num_bytes = strategy.asks(clients, ArrayRecord(model.state_dict()))
+    if asked < _MANY or strategy.rule.request is None:
+        return None
+    work = {"update": "trainings", "gradient": "gradients", "loss": "evaluations"}
+    remedy = "pncs rules lists others, some of which ask nobody"
+    if "candidates" in parameter_names(config):
+        fewer = _REMEDY * config.num_selected
+        remedy = f"with --set rule.candidates={fewer} it asks {fewer}"
+    return (
+        f"the first round asks {asked:,} of {num_clients:,} clients: {asked:,} messages and "
+        f"{work[strategy.rule.request.kind]}, and {decimal(num_bytes)} up; {remedy}"
+    )
 
 
 def check_gpu_memory(

@@ -22,6 +22,7 @@ from ..record import RoundRecord
 from ..replies.summaries import SummaryDecoder, decode_loss
 
 _NAMED = 5  # clients in a note
+_LOSS_BYTES = 16  # a loss and a number of examples
 
 
 @dataclass
@@ -83,6 +84,11 @@ class PreRound:
     def keeps_update(self) -> bool:
         """Whether those that answer have trained, and keep the update."""
         return self.request.kind == "update"
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of an answer's numbers, without names and framing."""
+        return sum(part.num_bytes for part in self.decoders.values()) or _LOSS_BYTES
 
     def ask(self, template: Message, candidates: dict[str, int]) -> list[Message]:
         """Return the request to each candidate, made of the base strategy's training message."""

@@ -6,6 +6,7 @@ Short here; ``make soak`` runs them in full.
 import logging
 import os
 import random
+import tracemalloc
 
 import pytest
 from apps import faulty_app, numpy_app
@@ -18,6 +19,7 @@ from pncs_flower.strategies import PNCS, GradientMemory
 ROUNDS = int(os.environ.get("PNCS_SOAK_ROUNDS", "60"))
 HONEST_ROUNDS = int(os.environ.get("PNCS_HONEST_ROUNDS", "50"))
 CLIENTS = int(os.environ.get("PNCS_SOAK_CLIENTS", "30"))
+MANY = int(os.environ.get("PNCS_SOAK_MANY", "500"))  # clients
 STATM = "/proc/self/statm"
 
 
@@ -63,6 +65,25 @@ def test_a_long_run_with_faults_loses_no_round_and_keeps_its_memory(kind, monkey
     growth = memory[ROUNDS] - memory[ROUNDS // 4]
     history = 2e-4 * CLIENTS * ROUNDS
     assert growth < 5 + history, f"{growth:.1f} MB more in {ROUNDS * 3 // 4} rounds"
+
+
+def traced_bytes(clients: int) -> int:
+    """What is in memory after two rounds, in which few are asked."""
+    strategy = PNCS(FedAvg(fraction_evaluate=0.0), num_selected=2, candidates=4)
+    tracemalloc.start()
+    try:
+        grid = InProcessGrid(numpy_app.make_app(summary_mod), clients)
+        strategy.start(grid, numpy_app.initial_arrays(), num_rounds=2)
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_client_that_was_never_asked_takes_little_memory(monkeypatch):
+    monkeypatch.setattr(logging.getLogger("flwr"), "disabled", True)
+    traced_bytes(20)  # what is loaded and drawn once is not a client's
+    of_a_client = (traced_bytes(50 + MANY) - traced_bytes(50)) / MANY
+    assert of_a_client < 1300, f"{of_a_client:.0f} bytes a client"
 
 
 @pytest.mark.timeout(3600)

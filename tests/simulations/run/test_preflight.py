@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.run.preflight import Machine, check_run, place_clients
+from pncs_flower.simulations.run.preflight import Machine, check_run, note_on_asking, place_clients
 
 CONFIG = Config.from_run_config(default_run_config())
 ON_CPU = replace(CONFIG, device="cpu")
@@ -116,3 +116,27 @@ def test_the_command_says_what_is_wrong_and_leaves_nothing(tmp_path: Path) -> No
     assert result.exit_code == 1
     assert "unknown layer 'fc3'" in result.stderr
     assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changes", "clients", "note"),
+    [
+        ("pncs", {}, 2000, "2,000 of 2,000 clients: 2,000 messages and trainings, and 208.0 kB"),
+        ("pncs", {}, 2000, "with --set rule.candidates=10 it asks 10"),
+        ("fedcor", {}, 2000, "2,000 messages and evaluations, and 32.0 kB up; pncs rules lists"),
+        ("pncs", {}, 999, None),
+        ("pncs", {"rule.candidates": 10}, 2000, None),
+        ("uniform", {}, 2000, None),
+    ],
+)
+def test_what_a_round_takes_that_asks_very_many_is_told(
+    strategy: str, changes: dict[str, Any], clients: int, note: str | None
+) -> None:
+    own = {"strategy": strategy, "model": "linear", **changes}
+    told = note_on_asking(Config.from_run_config(default_run_config() | own), clients)
+    assert told == note if note is None else note in str(told)
+
+
+def test_ten_thousand_clients_cannot_share_what_is_less() -> None:
+    with pytest.raises(ValueError, match="10000 clients cannot share 1442 examples: have between"):
+        check_run(ON_CPU, 10_000)

@@ -134,7 +134,8 @@ def test_a_client_keeps_its_state_wherever_it_is_played() -> None:
             slow = {"slow": ConfigRecord()} if number == 3 else {}
             metrics = ask(grid, *(0, 2, 4, 1, 3)[:: 1 + number % 2], **slow)
             processes.append({c: each["metrics"]["process"] for c, each in metrics.items()})
-        grid.contexts[FIRST].state["sum"] = ArrayRecord({"sum": Array(np.full(4, 100.0))})
+        changed = ArrayRecord({"sum": Array(np.full(4, 100.0))})
+        grid.contexts[FIRST].state = RecordDict({"sum": changed})
         last = ask(grid, *range(5))
     sums = [each["metrics"]["sum"] for each in last.values()]
     times = [sum(client in each for each in processes) + 1 for client in range(5)]

@@ -238,3 +238,24 @@ def test_fewer_clients_than_an_evaluation_needs_cost_the_evaluation_and_no_more(
     assert [len(record.delivered) for record in strategy.history] == [2, 2, 2]
     assert list(result.evaluate_metrics_clientapp) == [1]
     assert "too few clients are left for an evaluation" in strategy.history[1].notes[0]
+
+
+def test_records_share_the_list_of_clients_while_it_stays_the_same():
+    class Leaving(InProcessGrid):
+        rounds = 0
+
+        def get_node_ids(self):
+            return list(super().get_node_ids())[: 6 if self.rounds < 3 else 5]
+
+    grid = Leaving(numpy_app.make_app(summary_mod), 6)
+
+    def count(server_round, arrays):
+        grid.rounds = server_round
+
+    strategy = PNCS(FedAvg(fraction_evaluate=0.0))
+    strategy.start(grid, numpy_app.initial_arrays(), num_rounds=5, evaluate_fn=count)
+    lists = [record.clients for record in strategy.history]
+    assert lists[0] == ["0", "1", "2", "3", "4", "5"]
+    assert lists[0] is lists[1] is lists[2]
+    assert lists[3] == ["0", "1", "2", "3", "4"]
+    assert lists[3] is lists[4]
