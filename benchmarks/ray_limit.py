@@ -2,12 +2,16 @@
 
 Each client gets one message with a model of 41 thousand values and answers with nothing: what is
 left is what Flower and Ray take for themselves, and so the least that a round takes. The exchange
-is made by Flower's own grid, and by that which the library puts around it.
+is made by Flower's own grid, and by that which the library puts around it. Beside the wall time is
+the CPU time of the server's process.
+
+With ``--without-ray``, the clients are called in Ray's place, in the same process: what is left
+then is Flower's simulation engine.
 
 Examples
 --------
 python benchmarks/ray_limit.py
-python benchmarks/ray_limit.py --clients 10 100
+python benchmarks/ray_limit.py --clients 100 1000 --without-ray
 """
 
 import argparse
@@ -17,6 +21,9 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
@@ -38,26 +45,49 @@ def train(message: Message, context: Context) -> Message:
     return Message(RecordDict(), reply_to=message)
 
 
+class NoRay:
+    """In place of Flower's backend: calls the clients, two at once."""
+
+    num_workers = 2
+
+    def __init__(self, config: object) -> None:
+        pass
+
+    def build(self, app_fn: Callable[[], ClientApp]) -> None:
+        self._app = app_fn()
+
+    def process_message(self, message: Message, context: Context) -> tuple[Message, Context]:
+        return self._app(message, context), context
+
+    def terminate(self) -> None:
+        pass
+
+
 def serve(grid: Grid, clients: int, repeats: int) -> None:
     """Time exchanges by either grid in turn, and print the medians as JSON."""
     while len(nodes := list(grid.get_node_ids())) < clients:
         time.sleep(0.1)
     model = RecordDict({"arrays": ArrayRecord({"w": Array(np.zeros(VALUES, np.float32))})})
-    times: dict[str, list[float]] = {"flower": [], "library": []}
-    for number in range(repeats + 1):
-        for name, one in (("flower", grid), ("library", polled(grid))):
+    results: dict[str, list[float]] = {}
+    for name, wrap in (("flower", lambda grid: grid), ("library", polled)):
+        times: list[tuple[float, float]] = []
+        for _ in range(repeats + 1):
             messages = [Message(model, node, "train") for node in nodes]
-            start = time.perf_counter()
-            replies = list(one.send_and_receive(messages))
+            start = time.perf_counter(), time.process_time()
+            replies = list(wrap(grid).send_and_receive(messages))
             if len(replies) != len(nodes) or any(reply.has_error() for reply in replies):
                 raise RuntimeError(f"{len(nodes)} clients, {len(replies)} answers")
-            if number:  # the first starts the workers
-                times[name].append(time.perf_counter() - start)
-    print(json.dumps({name: float(np.median(values)) for name, values in times.items()}))
+            times.append((time.perf_counter() - start[0], time.process_time() - start[1]))
+        results[name] = np.median(times[1:], axis=0).tolist()  # the first starts the workers
+    print(json.dumps(results))
 
 
-def simulate(clients: int, repeats: int) -> None:
+def simulate(clients: int, repeats: int, without_ray: bool) -> None:
     """Run a simulation that prints its times."""
+    if without_ray:
+        backend_module: Any = ModuleType("flwr.server.superlink.fleet.vce.backend.raybackend")
+        backend_module.RayBackend = NoRay
+        sys.modules[backend_module.__name__] = backend_module
     logging.getLogger("flwr").setLevel(logging.ERROR)
     app = ServerApp()
     app.main()(lambda grid, context: serve(grid, clients, repeats))
@@ -71,27 +101,34 @@ def main() -> None:
     )
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 100, 300, 1000])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--without-ray", action="store_true")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        simulate(options.clients[0], options.repeats)
+        simulate(options.clients[0], options.repeats, options.without_ray)
         return
     print(machine())
-    print(f"{'clients':>8} {'Flower s':>9} {'ms each':>8} {'library s':>10} {'ms each':>8}")
+    print(
+        f"{'':>8} {'Flower':>8} {'ms a':>8} {'CPU ms':>8} {'library':>8} {'ms a':>8} {'CPU ms':>8}"
+    )
+    print(f"{'clients':>8} {'s':>8} {'message':>8} {'each':>8} {'s':>8} {'message':>8} {'each':>8}")
     repeats = f"--repeats={options.repeats}"
+    how = ["--without-ray"] if options.without_ray else []
     for clients in options.clients:
         # A simulation cannot be started twice in a process.
         done = subprocess.run(
-            [sys.executable, __file__, "--worker", f"--clients={clients}", repeats],
+            [sys.executable, __file__, "--worker", f"--clients={clients}", repeats, *how],
             env={**os.environ, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"},
             stdout=subprocess.PIPE,
             text=True,
             check=True,
         )
         seconds = json.loads(done.stdout.splitlines()[-1])
-        row = [f"{seconds[name]:.2f} {seconds[name] / clients * 1e3:.1f}" for name in seconds]
-        (flower, each), (library, own) = (text.split() for text in row)
-        print(f"{clients:>8} {flower:>9} {each:>8} {library:>10} {own:>8}", flush=True)
+        row = "".join(
+            f" {wall:>8.2f} {wall / clients * 1e3:>8.2f} {cpu / clients * 1e3:>8.2f}"
+            for wall, cpu in seconds.values()
+        )
+        print(f"{clients:>8}{row}", flush=True)
 
 
 if __name__ == "__main__":
