@@ -94,7 +94,7 @@ def most_megabytes(settings: dict[str, Any]) -> float:
     most = 0.0
     while run.poll() is None:
         most = max(most, _megabytes(run.pid))
-        time.sleep(0.05)
+        time.sleep(0.2)
     if run.returncode:
         raise RuntimeError(f"{settings}: exit code {run.returncode}")
     return most
