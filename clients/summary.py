@@ -82,7 +82,8 @@ class SummaryMod:
     evaluate : callable, optional (default: None)
         ``evaluate(message, context) -> Message``: how the app evaluates. With it, an evaluation and
         the request for the next round's summary come as one message, where there would be two:
-        a mod can call only the one function of the app that a message is for. Its mods are called
+        a mod can call only the one function of the app that a message is for. An error in one of
+        them costs only that; a client that hangs has answered neither. The app's mods are called
         too if it is the app itself that is given::
 
             app = ClientApp(
