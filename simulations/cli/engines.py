@@ -30,8 +30,6 @@ class Engine(StrEnum):
 
 def resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> tuple[Config, int]:
     """Return the settings and the number of clients of a run that is to go on."""
-    from pncs_flower.strategies.resume.checkpoint import CheckpointFolder
-
     from ..run.folder import CHECKPOINT, check_saved, read_rounds
     from ..run.settings import read_settings, refuse_other_settings
 
@@ -40,6 +38,8 @@ def resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> t
     config = Config.from_run_config(default_run_config() | saved | dict(given))
     refuse_other_settings(folder, config)
     check_saved(folder, config)
+    from pncs_flower.strategies.resume.checkpoint import CheckpointFolder  # and with it Flower
+
     # A run that was begun by flwr run knows but the clients that were there.
     before = about["clients"] or max((len(row["clients"]) for row in rows), default=None)
     if clients and before and clients != before:

@@ -21,7 +21,6 @@ from ..machine.processes import adopt_orphans, guarded, stop_descendants
 from ..machine.signals import ignoring_signals
 from ..machine.surroundings import free_ports, short_folder, without_proxy_here
 from ..timeouts import LOOK_AT_RUN_AGAIN, RUN_ENDS
-from .cluster import gather_code, on_any_machine
 
 if TYPE_CHECKING:
     from .preflight import Placement
@@ -55,6 +54,8 @@ def run_in_flower(
             with (output / FLOWER_LOG).open("a", encoding="utf-8") as log:
                 flower = _prepare(home, elsewhere)
                 if elsewhere:
+                    from .cluster import on_any_machine  # PyTorch, which is not needed here
+
                     config = on_any_machine(config)
                 run_id = _start(flower, config, num_clients, placement)
                 _wait(flower, run_id, log, on_poll)
@@ -98,6 +99,8 @@ def _prepare(home: Path, elsewhere: bool) -> Process:
         "PYTHONIOENCODING": "utf-8:backslashreplace",
     }
     if elsewhere:
+        from .cluster import gather_code
+
         code = home / "code"
         gather_code(code)
         # So Ray's own command for jobs has a driver ship a folder; Flower has no place to say it.

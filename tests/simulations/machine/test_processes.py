@@ -89,7 +89,7 @@ def start(home, *_):
     deaf.stdout.readline()
     print(home, flush=True)
 
-flower_run._prepare = lambda home: home
+flower_run._prepare = lambda home, _: home
 flower_run._start = start
 flower_run._wait = lambda *_: None
 flower_run.run_in_flower(None, 1, None, Path(sys.argv[1]), lambda: None)

@@ -48,7 +48,7 @@ def test_flower_is_started_without_a_proxy_to_this_machine(
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
-    environment = flower_run._prepare(tmp_path)["env"]
+    environment = flower_run._prepare(tmp_path, False)["env"]
     assert "127.0.0.1" in environment["no_proxy"].split(",")
 
 
