@@ -1,6 +1,7 @@
 """Where a PyTorch client computes: on the device that it was given, never on another's."""
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -41,10 +42,12 @@ def choose_device(wanted: str = "auto") -> torch.device:
     )
 
 
-def compute_in(precision: str, device: torch.device) -> torch.autocast:
+def compute_in(precision: str, device: torch.device) -> AbstractContextManager[object]:
     """Return a context in which forward passes compute in "float32" or "bfloat16" (autocast)."""
     # bfloat16 has float32's range, so that gradients need no scaling, as those of float16 would.
     # Weights, sums and what travels are float32 in either.
     if precision not in ("float32", "bfloat16"):
         raise ValueError(f"precision is {precision!r}, but must be 'float32' or 'bfloat16'")
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+    if precision == "float32":  # to switch autocast off takes as long as a small layer
+        return nullcontext()
+    return torch.autocast(device.type, torch.bfloat16)

@@ -10,6 +10,8 @@ from copy import deepcopy
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
+from pncs_flower.records import of_kind
+
 from .stored import with_arrays_stored
 
 _OURS = "pncs-"  # what the library itself has in a state
@@ -28,7 +30,7 @@ def keep(state: RecordDict, ticket: str, update: RecordDict, num_clients: int = 
 def take_kept(state: RecordDict, ticket: str) -> RecordDict | None:
     """Return the update kept under a ticket and forget it; None if there is none."""
     # The app's state becomes what the training left, if that was set aside.
-    stored = state.config_records.get(_KEPT)
+    stored = of_kind(state, ConfigRecord).get(_KEPT)
     update = None
     if stored is not None and ticket and stored["ticket"] == ticket:
         update = _under(state, _UPDATE)
@@ -71,7 +73,7 @@ def restored(state: RecordDict) -> Iterator[None]:
         for name in changed:
             del state[name]
         state.update({name: record for name, record in before.items() if name not in state})
-        stored = state.config_records.get(_KEPT)
+        stored = of_kind(state, ConfigRecord).get(_KEPT)
         if stored is not None:
             if removed:
                 stored["removed"] = removed

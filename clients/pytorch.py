@@ -5,6 +5,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from io import BytesIO
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from pncs_flower.protocol import LOSS, MAX_EXAMPLES, NUM_EXAMPLES
 from pncs_flower.randomness import derive_seed
+from pncs_flower.records import make_array
 
 from . import training
 from .device import choose_device
@@ -75,7 +77,7 @@ def pytorch_client(
             client_key(context),
         )
         precision = str(context.run_config.get("precision", "float32"))
-        return model.to(device), (inputs.to(device), targets.to(device)), seed, precision
+        return _on(device, model), (inputs.to(device), targets.to(device)), seed, precision
 
     def gradient(message: Message, context: Context) -> ArrayRecord:
         model, examples, seed, precision = prepare(message, context)
@@ -138,6 +140,12 @@ def _reproducibly(
             torch.cuda.empty_cache()
 
 
+def _on(device: torch.device, model: nn.Module) -> nn.Module:
+    """Move a model, unless all of it is there: to look takes less than to have nothing moved."""
+    values = chain(model.parameters(), model.buffers())
+    return model if all(value.device == device for value in values) else model.to(device)
+
+
 def _number(message: Message, name: str) -> int:
     """Return an entry of the message's config; 0 if it is not there."""
     records = message.content.values()
@@ -157,17 +165,17 @@ def as_array(tensor: Tensor) -> Array:
     values = tensor.detach().cpu().numpy()
     if not values.flags.c_contiguous:
         return Array(values)
-    data = b"".join((_header(values.dtype, values.shape), values.data))
-    return Array(str(values.dtype), values.shape, "numpy.ndarray", data)
+    dtype, header = _beginning(values.dtype, values.shape)
+    return make_array(dtype, values.shape, "numpy.ndarray", b"".join((header, values.data)))
 
 
 @lru_cache(maxsize=1024)
-def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Return what is before the values where NumPy writes such an array."""
+def _beginning(dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[str, bytes]:
+    """Return a dtype's name, and what is before the values where NumPy writes such an array."""
     file = BytesIO()
     whole = np.empty(shape, dtype)
     np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(whole))
-    return file.getvalue()
+    return str(dtype), file.getvalue()
 
 
 class _LastParsed:

@@ -15,6 +15,7 @@ from flwr.app import (
     Context,
     Message,
     MessageType,
+    MetricRecord,
     RecordDict,
 )
 from flwr.common import log
@@ -30,6 +31,7 @@ from pncs_flower.protocol import (
     SUMMARY,
     SummaryRequest,
 )
+from pncs_flower.records import of_kind
 from pncs_flower.sketches.kinds import parse_sketch
 
 from .client_fn import App, call_app
@@ -118,9 +120,8 @@ class SummaryMod:
             return call_app(message, context, call_next)
 
         # The app sees the message that its strategy built, without our record in it.
-        message.content = RecordDict(
-            {name: record for name, record in message.content.items() if name != MARKER}
-        )
+        message.content = message.content.copy()
+        del message.content[MARKER]
         phase = str(marker["phase"])
         if phase == protocol.INTRODUCE:
             drop_kept(context.state)  # a run may hold several strategies, each with a round 1
@@ -256,7 +257,7 @@ def _num_clients(context: Context) -> int | None:
 
 def _loss(message: Message, context: Context, call_next: App, request: SummaryRequest) -> Message:
     if request.max_examples:  # in records of our own: a grid may hand one to many clients
-        for record_name, config in list(message.content.config_records.items()):
+        for record_name, config in of_kind(message.content, ConfigRecord).items():
             wanted = ConfigRecord({**config, protocol.MAX_EXAMPLES: request.max_examples})
             message.content[record_name] = wanted
     reply = call_app(message, context, call_next)
@@ -264,7 +265,7 @@ def _loss(message: Message, context: Context, call_next: App, request: SummaryRe
         return reply
     metrics = {
         name: value
-        for record in reply.content.metric_records.values()
+        for record in of_kind(reply.content, MetricRecord).values()
         for name, value in record.items()
         if not isinstance(value, list)
     }
@@ -313,7 +314,7 @@ def _answer_both(
 
 
 def _only_arrays(content: RecordDict, what: str) -> ArrayRecord:
-    records = content.array_records
+    records = of_kind(content, ArrayRecord)
     if len(records) != 1:
         raise ValueError(
             f"{what} has {len(records)} array records, but a summary needs exactly one: the model"

@@ -1,7 +1,7 @@
 """How a PyTorch client computes: local SGD, a full-batch gradient, a mean loss."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -68,17 +68,19 @@ def local_sgd(
     order = torch.Generator().manual_seed(seed)
     _seed(seed, device)
     model.train()
+    parameters = list(model.parameters())
     pieces = Pieces(model, examples)
     total = torch.zeros((), device=device)
     for _ in range(training.local_epochs):
         for batch in _batches(examples, batch_size, order, pieces):
-            model.zero_grad()
+            for parameter in parameters:
+                parameter.grad = None
             # In pieces, as in full_batch_gradient: a step on all examples is that gradient to the
             # bit, and no larger a piece than that is in memory or read twice.
             for loss, count in _losses(model, batch, pieces, loss_function, precision):
-                (loss * (count / len(batch[0]))).backward()
+                _add_gradient(loss, count / len(batch[0]))
                 total += loss.detach() * count
-            _step(model, training, velocity)
+            _step(parameters, training, velocity)
     return float(total) / (size * training.local_epochs)
 
 
@@ -97,7 +99,7 @@ def full_batch_gradient(
     model.train()
     model.zero_grad()
     for loss, count in _losses(model, examples, Pieces(model, examples), loss_function, precision):
-        (loss * (count / size)).backward()
+        _add_gradient(loss, count / size)
     return {
         name: torch.zeros_like(entry) if entry.grad is None else entry.grad
         for name, entry in model.state_dict(keep_vars=True).items()
@@ -122,18 +124,24 @@ def mean_loss(
 class Pieces:
     """The pieces in which a model, in the mode that it is in, is given all examples or some."""
 
-    # They are copies, since a model may work in place on what it is given
-    # (``nn.ReLU(inplace=True)`` as the first layer), and the examples are kept for the next pass,
-    # round and client.
+    # They are no part of the client's examples, since a model may work in place on what it is given
+    # (``nn.ReLU(inplace=True)`` as the first layer), and those are kept for the next pass, round
+    # and client.
 
     def __init__(self, model: nn.Module, examples: Examples) -> None:
         self._model = model
         self._inputs = examples[0]
 
     def of(self, examples: Examples) -> Iterator[Examples]:
-        """Yield copies of some of the examples, at most `CHUNK` of them at a time, or one more."""
+        """Yield some examples, copies of the client's, at most `CHUNK` at a time, or one more."""
         inputs, targets = examples
         sizes = self.sizes(len(inputs), CHUNK)
+        if inputs is not self._inputs:  # a batch has been copied out of them
+            yield from zip(inputs.split(sizes), targets.split(sizes), strict=True)
+            return
+        if len(sizes) == 1:
+            yield inputs.clone(), targets.clone()
+            return
         # One place for all, each over the one before it: memory that is asked for anew takes longer
         # than the pass of a small model.
         place = torch.empty_like(inputs[: max(sizes)])
@@ -218,10 +226,19 @@ def _seed(seed: int, device: torch.device) -> None:
         torch.cuda.manual_seed(seed)
 
 
+def _add_gradient(loss: Tensor, share: float) -> None:
+    """Add the gradient of a share of a loss to those of the parameters."""
+    (loss if share == 1 else loss * share).backward()  # a product takes as long as a small layer
+
+
 @torch.no_grad()
-def _step(model: nn.Module, training: LocalTraining, velocity: dict[nn.Parameter, Tensor]) -> None:
+def _step(
+    parameters: Sequence[nn.Parameter],
+    training: LocalTraining,
+    velocity: dict[nn.Parameter, Tensor],
+) -> None:
     """Do what torch.optim.SGD does, without what a new one costs in each round of each client."""
-    for parameter in model.parameters():
+    for parameter in parameters:
         step = parameter.grad
         if step is None:
             continue

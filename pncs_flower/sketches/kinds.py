@@ -4,6 +4,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -37,8 +38,10 @@ class Coordinates(SizedSketch):
     same_in_every_round: ClassVar[bool] = False
 
     def _draw(self, values: np.ndarray, seed: int, round: int, layer: str) -> np.ndarray:
-        places = _draw_indices(values.size, self.size, seed, "coordinates", round, layer)
-        return np.asarray(values[places])
+        drawn, what = _drawn(seed, round), (layer, values.size, self.size)
+        if what not in drawn:
+            drawn[what] = _draw_indices(*what[1:], seed, "coordinates", round, layer)
+        return np.asarray(values[drawn[what]])
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,13 @@ def parse_sketch(spec: str | Sketch) -> Sketch:
         f"unknown sketch {spec!r}: there are {_KNOWN}, each perhaps with "
         f"{' or '.join(f'@{known}' for known in WIRES)} after it"
     )
+
+
+# A process that plays many clients draws once for all of them: it takes longer than they train.
+@lru_cache(maxsize=1)
+def _drawn(seed: int, round: int) -> dict[tuple[str, int, int], np.ndarray]:
+    """Return the indices drawn in a round so far, by the layer, its size, and their number."""
+    return {}
 
 
 def _draw_indices(total: int, count: int, *names: int | str) -> np.ndarray:

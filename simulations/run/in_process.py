@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 
 from pncs_flower.clients.kept import drop_kept, ticket_of
 from pncs_flower.protocol import MARKER, TICKET, TRAIN
+from pncs_flower.records import own_copy
 from pncs_flower.strategies.checks import check_whole
 from pncs_flower.strategies.grids.releases import Run, set_task_identity
 
@@ -165,15 +166,15 @@ class InProcessGrid(Grid):
     def _handle(self, message: Message) -> Message:
         client = self.contexts[message.metadata.dst_node_id]
         settings = dict(client.run_config)
-        context = replace(client, state=_own_copy(client.state), run_config=settings)
+        context = replace(client, state=own_copy(client.state), run_config=settings)
         # The metadata is that of the message, which only Flower's own keyword can say.
         received = Message(  # type: ignore[call-overload]
-            content=_own_copy(message.content), metadata=message.metadata
+            content=own_copy(message.content), metadata=message.metadata
         )
         try:
             reply = self._app(received, context)
             if not reply.has_error():
-                reply = Message(content=_own_copy(reply.content), reply_to=message)
+                reply = Message(content=own_copy(reply.content), reply_to=message)
         except Exception as error:  # whatever a client app raises is an error reply in Flower
             if self._tracebacks:
                 place = client.node_config["partition-id"]
@@ -204,8 +205,3 @@ class InProcessGrid(Grid):
     ) -> Message:
         """Create a message (deprecated in Flower; use `Message`)."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
-
-
-def _own_copy(records: RecordDict) -> RecordDict:
-    """Copy records, but not the arrays in them, which are immutable bytes."""
-    return RecordDict({name: record.copy() for name, record in records.items()})

@@ -8,6 +8,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.layers import choose_layers
+from pncs_flower.records import of_kind
 
 from ..base_strategy import named_base, unwrap, unwrap_all
 from .arrays import read_doubles
@@ -54,7 +55,7 @@ def share_layers(
     # delivered.
     notes = []
     arrays_of = choose_layers(model, [*by_layer]) if by_layer else {}
-    sent = {client: next(iter(c.array_records.values())) for client, c in updates.items()}
+    sent = {client: next(iter(of_kind(c, ArrayRecord).values())) for client, c in updates.items()}
     for layer, chosen in by_layer.items():
         members = [client for client in updates if client in chosen]
         if not members:

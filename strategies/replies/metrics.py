@@ -13,11 +13,12 @@ from logging import WARNING
 from typing import Any, Literal
 
 import numpy as np
-from flwr.app import MetricRecord, RecordDict
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from flwr.common import log
 from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.plain_text import first_of, shortened
+from pncs_flower.records import of_kind
 
 from ..base_strategy import unwrap
 from ..rule import Metrics
@@ -73,8 +74,9 @@ class ReplyMetrics:
         """Raise ValueError if a reply cannot be used."""
         if self.weighted_by is None:
             return
-        if len(content.metric_records) != 1:  # Flower's strategies refuse any other number
-            raise ValueError(f"{len(content.metric_records)} metric records in place of one")
+        records = of_kind(content, MetricRecord)
+        if len(records) != 1:  # Flower's strategies refuse any other number
+            raise ValueError(f"{len(records)} metric records in place of one")
         metrics = _singles(content)
         weight = metrics.get(self.weighted_by)
         if weight is None:
@@ -123,7 +125,7 @@ class ReplyMetrics:
         self.layout = (*names, *usual)
         weights = np.array(list(self.weights(contents).values()))
         alike: dict[str, dict[str, Any]] = {
-            client: {name: {} for name in content.metric_records}
+            client: {name: {} for name in of_kind(content, MetricRecord)}
             for client, content in contents.items()
         }
         told: dict[str, list[str]] = {_FILLED: [], _HOPELESS: [], _RARE: []}
@@ -140,7 +142,11 @@ class ReplyMetrics:
                     told[_FILLED].append(f"{name!r} of {client}")
         told[_RARE] = [f"{name!r} of {c}" for c, entries in found.items() for _, name in entries]
         for client, content in contents.items():
-            content.update({n: MetricRecord(values) for n, values in alike[client].items()})
+            found_in = of_kind(content, MetricRecord)
+            for name, values in alike[client].items():
+                # Also in another order, it is another record.
+                if name not in found_in or list(found_in[name].items()) != list(values.items()):
+                    content[name] = MetricRecord(values)
         return self._told_once(told)
 
     def _usual(self, found: Mapping[str, Mapping[tuple[str, str], object]]) -> list[Metric]:
@@ -170,7 +176,10 @@ class ReplyMetrics:
 def _rename(contents: Contents, layout: tuple[object, ...]) -> tuple[str, ...]:
     """Name the array record and the metric record of all replies alike, and return the names."""
     # Both at once: a reply may have either under the other's name.
-    named = {c: (list(r.array_records), list(r.metric_records)) for c, r in contents.items()}
+    named = {
+        client: (list(of_kind(content, ArrayRecord)), list(of_kind(content, MetricRecord)))
+        for client, content in contents.items()
+    }
     single = [kind for kind in (0, 1) if all(len(own[kind]) == 1 for own in named.values())]
     names = {client: tuple(own[kind][0] for kind in single) for client, own in named.items()}
     counts = Counter(names.values())
@@ -187,7 +196,7 @@ def _rename(contents: Contents, layout: tuple[object, ...]) -> tuple[str, ...]:
 def _entries(content: RecordDict) -> dict[tuple[str, str], object]:
     return {
         (record, name): value
-        for record, metrics in content.metric_records.items()
+        for record, metrics in of_kind(content, MetricRecord).items()
         for name, value in metrics.items()
     }
 
@@ -219,7 +228,7 @@ def _form(value: object) -> Form:
 def _singles(content: RecordDict) -> dict[str, float]:
     return {
         name: _float(value)
-        for metrics in content.metric_records.values()
+        for metrics in of_kind(content, MetricRecord).values()
         for name, value in metrics.items()
         if not isinstance(value, list)
     }

@@ -9,8 +9,10 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, Strategy
 
+from pncs_flower.records import of_kind
+
 from ..base_strategy import unwrap
-from .arrays import KINDS, NUMPY, read_array
+from .arrays import KINDS, NUMPY, CheckedArray, read_array
 
 
 class OtherUpdateError(ValueError):
@@ -35,7 +37,7 @@ class Model:
     def fit(self, content: RecordDict) -> ArrayRecord:
         """Return an update's arrays in the model's order and precision, or raise why it is none."""
         # Some of Flower's strategies go by the places of arrays, and take on their precision.
-        records = content.array_records
+        records = of_kind(content, ArrayRecord)
         if len(records) != 1:
             error = OtherUpdateError if records else ValueError
             raise error(f"{len(records)} array records in place of one")
@@ -44,7 +46,10 @@ class Model:
             raise OtherUpdateError(
                 f"arrays {', '.join(sent) or '(none)'} in place of {', '.join(self.weights)}"
             )
-        return ArrayRecord({name: self._fit(name, sent[name]) for name in self.weights})
+        fitted = ArrayRecord()
+        for name in self.weights:  # a record that is made of arrays makes them again
+            fitted[name] = self._fit(name, sent[name])
+        return fitted
 
     def like(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return an aggregated model in the dtypes of this one, or raise that it is not finite."""
@@ -87,7 +92,9 @@ class Model:
             _check_trees(values.tobytes())
         # What it says of itself may be wrong: Flower leaves it out of what a `client_fn` returns.
         described = array.dtype == str(dtype) and tuple(array.shape) == values.shape
-        return array if described and values.dtype == dtype else Array(values.astype(dtype))
+        if not described or values.dtype != dtype:
+            array = Array(values.astype(dtype))
+        return CheckedArray(array)
 
     def _check_size(self, name: str, values: np.ndarray) -> None:
         """Refuse values that are too large, unless the model has the same there, as in a mask."""

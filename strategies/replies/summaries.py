@@ -7,6 +7,7 @@ from flwr.app import Array, ArrayRecord, RecordDict
 
 from pncs_flower.layers import choose_vectors
 from pncs_flower.protocol import LOSS, NUM_EXAMPLES, SUMMARY, WHOLE, SummaryRequest
+from pncs_flower.records import of_kind
 from pncs_flower.sketches.base import Sketch
 from pncs_flower.sketches.kinds import CoordinateShare, parse_sketch
 
@@ -24,7 +25,7 @@ _ABOUT_BYTES = 64  # of what a summary says beside its arrays
 
 def decode_loss(content: RecordDict) -> dict[str, np.ndarray]:
     """Return a client's loss and number of examples, each of shape (1,), or raise ValueError."""
-    record = content.array_records.get(SUMMARY)
+    record = of_kind(content, ArrayRecord).get(SUMMARY)
     if record is None or set(record) != {LOSS, NUM_EXAMPLES}:
         raise ValueError(f"the answer holds no loss and number of examples{_NO_MOD}")
     values = {name: read_array(record[name]) for name in (LOSS, NUM_EXAMPLES)}
@@ -68,7 +69,7 @@ class SummaryDecoder:
 
     def decode(self, content: RecordDict) -> dict[str, np.ndarray]:
         """Return the sketch of each layer; ValueError if anything is not as asked for."""
-        record = content.array_records.get(self.record)
+        record = of_kind(content, ArrayRecord).get(self.record)
         if record is None and self.record == WHOLE:
             raise ValueError(f"the answer holds no sketch of the whole update: {_SAME_RELEASE}")
         if record is None:

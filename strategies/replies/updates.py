@@ -12,6 +12,7 @@ from flwr.serverapp.strategy import Strategy
 from pncs_flower.layers import ALL_LAYERS, choose_vectors
 from pncs_flower.plain_text import shortened
 from pncs_flower.protocol import SUMMARY, WHOLE, SummaryRequest
+from pncs_flower.records import of_kind
 from pncs_flower.sketches.kinds import parse_sketch
 
 from ..base_strategy import unwrap
@@ -49,7 +50,7 @@ class SketchCheck:
         """Raise `UntruthfulSketchError` if a client's sketch is not that of its update."""
         if client not in self.summaries:
             return
-        (arrays,) = content.array_records.values()
+        (arrays,) = of_kind(content, ArrayRecord).values()
         sent: dict[str, Summary] = {SUMMARY: self.summaries[client]}
         if self.request.besides:
             sent[WHOLE] = {ALL_LAYERS: self.sketches[client]}
@@ -101,7 +102,7 @@ class UpdateChecks:
                 fitted = model.fit(content)
                 if sketches is not None:  # of what the client made, in whatever precision
                     sketches.check(client, model.weights, content)
-                content.update(dict.fromkeys(content.array_records, fitted))
+                content.update(dict.fromkeys(of_kind(content, ArrayRecord), fitted))
                 self.metrics.check(content)
                 sound[client] = content
             except ValueError as error:
@@ -147,7 +148,7 @@ class UpdateChecks:
 
 def _clip(content: RecordDict, model: Model, norm: float) -> bool:
     """Shorten an update, in place, to an L2 norm; tell whether it was longer."""
-    (arrays,) = content.array_records.values()
+    (arrays,) = of_kind(content, ArrayRecord).values()
     floating = [name for name, (dtype, _) in model.forms.items() if dtype.kind == "f"]
     before = {name: read_doubles(model.weights[name]) for name in floating}
     with np.errstate(invalid="ignore"):

@@ -6,6 +6,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 
 from pncs_flower.layers import ALL_LAYERS, choose_vectors, local_change
+from pncs_flower.records import of_kind
 
 from .arrays import read_array
 
@@ -25,7 +26,7 @@ class Vectors:
 
     def update(self, content: RecordDict) -> np.ndarray:
         """Return weights before minus weights after, float32, shape (P,)."""
-        (arrays,) = content.array_records.values()
+        (arrays,) = of_kind(content, ArrayRecord).values()
         return local_update(self._before, arrays).astype(np.float32, copy=False)
 
     def changed(self, change: np.ndarray) -> Mapping[str, Array]:

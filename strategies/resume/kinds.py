@@ -19,6 +19,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from ..errors import UnsavableError
 from ..kept_arrays import KeptArray
+from ..replies.arrays import CheckedArray
 from . import objects
 from .objects import Kind, Parts
 
@@ -178,7 +179,7 @@ KINDS: dict[str, Kind] = {
         ["torch.Tensor", "torch.nn.parameter.Parameter"], _parts_of_tensor, _make_tensor
     ),
     "flower-array": Kind(
-        [Array],
+        [Array, CheckedArray],
         # Its data are arrays to the checkpoint, too.
         lambda v: _plain(v.dtype, tuple(v.shape), v.stype, np.frombuffer(v.data, np.uint8)),
         lambda dtype, shape, stype, data: Array(dtype, shape, stype, data.tobytes()),

@@ -73,8 +73,7 @@ def receive(round: OpenRound, replies: Iterable[Message]) -> list[Message]:
     lost = {
         reply.metadata.reply_to_message_id
         for reply in received
-        if reply.has_content()
-        and reply.content.config_records.get(MARKER, ConfigRecord()).get(LOST)
+        if reply.has_content() and _has_lost(reply.content)
     }
     again = {
         client: round.whole[client]
@@ -93,6 +92,12 @@ def receive(round: OpenRound, replies: Iterable[Message]) -> list[Message]:
         received += round.grid.send_and_receive(list(again.values()), timeout=timeout)
     round.record.seconds["training"] = time.monotonic() - round.sent_at
     return received
+
+
+def _has_lost(content: RecordDict) -> bool:
+    """Tell whether a client says that it has lost the update that it was to keep."""
+    marker = content.get(MARKER)
+    return isinstance(marker, ConfigRecord) and bool(marker.get(LOST))
 
 
 def _note_sent(round: OpenRound, messages: Iterable[Message], timeout: float | None) -> None:
