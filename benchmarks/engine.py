@@ -1,17 +1,12 @@
-"""What the in-process engine adds to the training itself, and what the server's own work takes.
+"""What the in-process engine adds to the training itself.
 
-The first table: a FedAvg round of Flower's strategy through the engine and the reference client,
+A FedAvg round of Flower's strategy through the engine and the reference client,
 with every client training (a 4100x10 linear layer, one step on 32 examples each, one thread),
 beside a plain PyTorch loop that does the same work: per client its own copy of the weights, SGD,
 and the weighted mean. Between the two, the least that Flower's messages cost: the plain loop, but
 each client's weights go into a message, and Flower's FedAvg takes the mean. All end with the same
 weights up to rounding, which is checked. Rounds of the three take turns. All times are processor
 times, of which other programs take no part.
-
-The second: rounds of PNCS with 1,000 clients, 20 asked and 10 chosen, whose clients answer from
-memory without computing: what is left is the server's, the pre-round, the choice, the
-records and the aggregation. The memory is that of the process after half of the rounds and after
-all of them.
 
 Examples
 --------
@@ -25,19 +20,15 @@ import logging
 import statistics
 import time
 
-import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
-from measure import machine, own_megabytes
+from measure import machine
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pncs_flower.clients import SummaryMod
 from pncs_flower.clients.pytorch import pytorch_client
 from pncs_flower.simulations.run.in_process import InProcessGrid
-from pncs_flower.strategies import PNCS
 
 INPUTS, CLASSES, EXAMPLES, RATE = 4100, 10, 32, 0.1
 
@@ -48,8 +39,6 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 100, 1000])
     parser.add_argument("--rounds", type=int, default=10, help="of each size, after one for warmth")
-    parser.add_argument("--server-clients", type=int, default=1000)
-    parser.add_argument("--server-rounds", type=int, default=200)
     options = parser.parse_args(arguments)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     torch.set_num_threads(1)
@@ -63,10 +52,6 @@ def main(arguments: list[str] | None = None) -> None:
             f"{engine * 1e3:>10.1f} {engine / plain:>6.2f}",
             flush=True,
         )
-    headings = f"{'asked':>6} {'chosen':>7} {'server ms':>10} {'half MB':>8} {'end MB':>7}"
-    print(f"\n{'clients':>8} {headings}")
-    median, half, end = server(options.server_clients, options.server_rounds)
-    print(f"{options.server_clients:>8} {20:>6} {10:>7} {median * 1e3:>10.1f} {half:>8} {end:>7}")
 
 
 def compare(clients: int, rounds: int) -> tuple[float, float, float]:
@@ -150,55 +135,6 @@ def train(model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, targets:
     optimizer.zero_grad()
     cross_entropy(model(inputs), targets).backward()
     optimizer.step()
-
-
-def server(clients: int, rounds: int) -> tuple[float, int, int]:
-    """Return the median processor seconds of a round without its clients, and the memory in MB."""
-    update = np.random.default_rng(0).normal(size=CLASSES * INPUTS).astype(np.float32)
-    answers = ArrayRecord({"fc.weight": Array(update.reshape(CLASSES, INPUTS) / 100)})
-    app = ClientApp(mods=[SummaryMod(gradient=lambda message, context: answers)])
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        content = RecordDict(
-            {"arrays": answers, "metrics": MetricRecord({"num-examples": 32, "train-loss": 1.0})}
-        )
-        return Message(content, reply_to=message)
-
-    grid = TimedGrid(app, clients)
-    strategy = PNCS(
-        FedAvg(fraction_evaluate=0.0),
-        num_selected=10,
-        candidates=20,
-        summary="gradient",
-        sketch="coordinates:100",
-    )
-    times, memory = [], {}
-    last = [time.process_time(), 0.0]
-
-    def after(number: int, arrays: ArrayRecord) -> MetricRecord:
-        now, inside = time.process_time(), grid.inside
-        if number > 1:  # the first has everybody introduced
-            times.append(now - last[0] - (inside - last[1]))
-        if number in (rounds // 2, rounds):
-            memory[number] = round(own_megabytes())
-        last[:] = time.process_time(), grid.inside
-        return MetricRecord({"accuracy": 0.0})
-
-    strategy.start(grid, copy.deepcopy(answers), num_rounds=rounds, evaluate_fn=after)
-    return statistics.median(times), memory[rounds // 2], memory[rounds]
-
-
-class TimedGrid(InProcessGrid):
-    """Counts the seconds that clients take, which are not the server's."""
-
-    inside = 0.0
-
-    def _handle(self, message: Message) -> Message:
-        start = time.process_time()
-        reply = super()._handle(message)
-        self.inside += time.process_time() - start
-        return reply
 
 
 if __name__ == "__main__":

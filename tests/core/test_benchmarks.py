@@ -268,6 +268,7 @@ SCRIPTS = [
     "gpu.py",
     "combination_cost.py",
     "combinations.py",
+    "growth.py",
     "peers.py",
 ]
 
@@ -284,7 +285,13 @@ def test_help_gives_examples(
 
 def test_engine(run_here: Callable[..., list[str]]) -> None:
     """The script itself fails if engine and plain loop end with other weights."""
-    sizes = ["--clients", "3", "--rounds", "2", "--server-clients", "30", "--server-rounds", "4"]
-    lines = run_here("engine.py", *sizes)
+    lines = run_here("engine.py", "--clients", "3", "--rounds", "2")
     assert lines[2].split()[0] == "3"
-    assert lines[-1].split()[:3] == ["30", "20", "10"]
+
+
+@pytest.mark.minutes
+def test_growth() -> None:
+    sizes = ["--clients", "20", "30", "--rounds", "10", "--asked", "4", "--chosen", "2"]
+    lines = [line.split() for line in run("growth.py", *sizes)]
+    rows = [line for line in lines if line[1:2] in (["-"], ["files"])]
+    assert [row[:2] for row in rows] == [[n, s] for s in ("-", "files") for n in ("20", "30")]
