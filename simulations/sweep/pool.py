@@ -98,11 +98,12 @@ def _do_in_ray(
     of_nodes = (ray.exceptions.NodeDiedError, ray.exceptions.ObjectLostError)
     running: dict[Any, tuple[Path, set[str]]] = {}
     todo, lost = list(jobs)[::-1], Counter[Path]()
+    given = ray.put(parcel)
     while todo or running:
         most = workers or sum(each.cpus for each in machines())  # a cluster may grow and shrink
         while todo and len(running) < max(most, 1):
             path = todo.pop()
-            running[task.remote(do, jobs[path], parcel)] = path, alive()
+            running[task.remote(do, jobs[path], given)] = path, alive()
         finished, _ = ray.wait(list(running), num_returns=1)
         for reference in finished:
             path, before = running.pop(reference)

@@ -32,6 +32,9 @@ class Ray:
 
         return lambda task: SimpleNamespace(remote=submit)
 
+    def put(self, value: object) -> object:
+        return value
+
     def wait(self, running: list[object], num_returns: int) -> tuple[list[object], list[object]]:
         return running[:1], running[1:]
 
