@@ -18,7 +18,9 @@ def own_copy(records: RecordDict) -> RecordDict:
     copy = records.copy()
     own: dict[str, ArrayRecord | ConfigRecord | MetricRecord] = vars(copy)["_data"]
     for name, record in own.items():  # each of which has been checked
-        own[name] = record.copy()
+        own[name] = mine = record.copy()
+        if not isinstance(mine, ArrayRecord):
+            mine.update({key: [*value] for key, value in mine.items() if isinstance(value, list)})
     return copy
 
 

@@ -24,6 +24,7 @@ from flwr.serverapp.strategy import FedAvg
 from pncs_flower.clients import summary_mod
 from pncs_flower.clients.stored import NamelessFile
 from pncs_flower.protocol import MARKER
+from pncs_flower.randomness import derive_seed
 from pncs_flower.simulations.cli.engines import _flower_log
 from pncs_flower.simulations.machine.watchdog import is_alive
 from pncs_flower.simulations.run.folder import read_rounds
@@ -171,6 +172,59 @@ def test_arrays_that_are_sent_to_many_are_read_once_by_each_worker() -> None:
             assert all(each["of"] == number for each in told)
             assert len({(each["process"], each["object"]) for each in told}) <= 2
             model["w"].data = Array(np.zeros(100)).data  # the same object, another model
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_a_client_does_to_its_records_no_other_client_sees(workers: int) -> None:
+    def spoil(message: Message, context: Context) -> RecordDict:
+        seen = repr(message.content) + repr(context.run_config)
+        message.content["model"]["w"] = Array(np.zeros(1))
+        del message.content["model"]["b"]
+        message.content["config"]["few"].append(3)
+        message.content["config"]["lr"] = 2.0
+        del message.content["other"]
+        context.run_config["new"] = 1
+        return RecordDict({"told": ConfigRecord({"seen": seen})})
+
+    model = ArrayRecord({name: Array(np.ones(2)) for name in "wb"})
+    config = ConfigRecord({"few": [1, 2], "lr": 0.1})
+    records = {"model": model, "config": config, "other": MetricRecord()}
+    with InProcessGrid(app_of(spoil), 6, {"seed": 1}, workers=workers) as grid:
+        replies = [each for _ in range(2) for each in ask(grid, *range(6), **records).values()]
+    assert len({reply["told"]["seen"] for reply in replies}) == 1
+
+
+def test_a_client_that_is_refused_memory_is_an_error_reply() -> None:
+    def take(message: Message, context: Context) -> RecordDict:
+        if place(context) == 1:
+            process = psutil.Process()
+            room = process.memory_info().vms + 100_000_000
+            process.rlimit(psutil.RLIMIT_AS, (room, psutil.RLIM_INFINITY))
+            np.ones(1_000_000_000)
+        return RecordDict()
+
+    with InProcessGrid(app_of(take), 4, workers=2) as grid:
+        for _ in range(2):
+            replies = ask(grid, *range(4))
+            assert "MemoryError" in replies[1].reason
+            assert [c for c, reply in replies.items() if isinstance(reply, RecordDict)] == [0, 2, 3]
+
+
+def test_bits_are_the_same_whoever_answers_first() -> None:
+    def late(message: Message, context: Context, call_next: Any) -> Message:
+        number = message.content.config_records.get(MARKER, {}).get("round", 0)
+        time.sleep(derive_seed("late", number, place(context)) % 40 / 1000)
+        return call_next(message, context)
+
+    def weights(workers: int) -> tuple[ArrayRecord, list[list[str]]]:
+        app = numpy_app.make_app(late, summary_mod)
+        with InProcessGrid(app, 8, workers=workers) as grid:
+            strategy = PNCS(FedAvg(), num_selected=3, queue_length=3, seed=1)
+            result = strategy.start(grid, numpy_app.initial_arrays(), num_rounds=4)
+        return result.arrays, [record.chosen for record in strategy.history]
+
+    alone, two, three = (weights(workers) for workers in (1, 2, 3))
+    assert alone == two == three
 
 
 def test_an_app_that_raises_is_an_error_reply() -> None:
