@@ -2,7 +2,9 @@
 
 The most at once of all processes together, for FedAvg that trains as many as are chosen and for
 PNCS, which asks all: private and shared memory, and files in memory; not the system's cache of
-files on disk, which gives way. Clients do next to nothing. Each line is a run of its own.
+files on disk, which gives way. Clients do next to nothing, and summaries are small: the server
+decodes them to floats, with the default sketch 5% of the model for each client, and more to choose.
+Each line is a run of its own.
 
 Examples
 --------
@@ -63,7 +65,7 @@ def serve(grid: Grid, settings: dict[str, Any]) -> None:
     strategy: Strategy = (
         FedAvg(fraction_train=(CHOSEN + 0.5) / clients, min_available_nodes=clients)
         if settings["strategy"] == "fedavg"
-        else PNCS(FedAvg(), num_selected=CHOSEN)
+        else PNCS(FedAvg(), num_selected=CHOSEN, sketch="coordinates:1000")
     )
     model = ArrayRecord({"w": Array(np.zeros((2, settings["values"] // 2), np.float32))})
     strategy.start(grid, model, num_rounds=settings["rounds"], timeout=3600)
