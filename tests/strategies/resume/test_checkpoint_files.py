@@ -248,3 +248,27 @@ def test_note_of_a_last_round_that_was_not_saved_promises_no_next_one(
     assert note.endswith(
         "The run is done; started again, it repeats the rounds that were not saved"
     )
+
+
+def test_the_list_of_clients_is_written_where_it_changes_and_is_there_for_each_round(tmp_path):
+    class Leaving(InProcessGrid):
+        rounds = 0
+
+        def get_node_ids(self):
+            return list(super().get_node_ids())[: 6 if self.rounds < 3 else 5]
+
+    grid = Leaving(numpy_app.make_app(summary_mod), 6)
+
+    def count(server_round, arrays):
+        grid.rounds = server_round
+
+    def run() -> list[list[str]]:
+        strategy = RoundRobin(FedAvg(fraction_evaluate=0.0), checkpoint=tmp_path)
+        strategy.start(grid, numpy_app.initial_arrays(), num_rounds=5, evaluate_fn=count)
+        return [record.clients for record in strategy.history]
+
+    written = run()
+    assert [len(clients) for clients in written] == [6, 6, 6, 5, 5]
+    lines = (tmp_path / "rounds.log").read_text().splitlines()
+    assert ["clients" in json.loads(line)["record"] for line in lines] == [1, 0, 0, 1, 0]
+    assert run() == written
