@@ -45,3 +45,17 @@ def first_of(texts: Sequence[str], most: int) -> str:
     """Return the first of some texts in one, and how many more there are."""
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return ", ".join(texts[:most]) + more
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return how many there are of a thing: ``"1 client"``, ``"2 clients"``."""
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
+
+
+def size_in_words(num_bytes: float) -> str:
+    """Return an amount of memory to three places, ``"44 GB"``; 1 kB is 1,000 bytes."""
+    for unit in ("B", "kB", "MB"):
+        if num_bytes < 999.5:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.3g} GB"

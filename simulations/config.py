@@ -132,6 +132,7 @@ class Config:
     local_epochs: AtLeastOne
     batch_size: AtLeastZero
     aggregation: Annotated[str, _choice("aggregation")]
+    max_weight: AboveZero
     dataset: Annotated[str, _choice("dataset")]
     data_dir: Text
     evaluate_on: Annotated[str, _choice("evaluate-on")]

@@ -162,5 +162,5 @@ class SelectionOptions:
             )
         if self.min_updates > num_selected:
             raise ValueError(
-                f"min_updates is {self.min_updates}, but only {num_selected} clients are selected"
+                f"min_updates is {self.min_updates}, but num_selected is only {num_selected}"
             )

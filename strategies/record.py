@@ -54,8 +54,8 @@ class RoundRecord:
         Where the rule chooses for each layer: whose values of it count; else empty.
     pre_round : str or None
         ``"ahead"`` if the summaries came with the evaluation of the round before; ``"own"`` if they
-        came in an exchange of their own, with the reason if some were asked for ahead in vain; None
-        if nobody was asked.
+        came in an exchange of their own, with the reason (``"own: ..."``) if some were asked for
+        ahead in vain, also before a restart; None if nobody was asked.
     mean_similarity : float or None
         Mean similarity over the pairs of chosen clients, where the rule computes it.
     optimal : bool or None

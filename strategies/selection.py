@@ -14,6 +14,8 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from pncs_flower.plain_text import counted
+
 from . import timeouts
 from .base_strategy import check_base, hint_at_attribute, same_for_all
 from .checks import check_text, check_whole
@@ -93,7 +95,8 @@ class SelectionStrategy(Strategy):
         self._checks = UpdateChecks(base, self.options, self.history)
         self._evaluations = ReplyMetrics("evaluation", base, self.options.max_weight)
         self._loop = Loop()
-        self.listeners: list[RoundListener] = [self._records, self._loop, Traffic()]
+        self.listeners: list[RoundListener] = [self._records, self._loop]
+        self.listeners.append(Traffic(rule, self._combiner.asks_besides))
         self._resumption = None
         self._to_forget: list[str] = []
         folder = self.options.checkpoint_folder
@@ -254,7 +257,7 @@ class SelectionStrategy(Strategy):
         log(INFO, "\t│\t├──Clients per round: %d", self.rule.num_selected)
         log(INFO, "\t│\t├──Asked in the pre-round: %s", asked)
         log(INFO, "\t│\t├──Combination: %s", self.options.combine)
-        log(INFO, "\t│\t├──Age-of-Update queue: %d clients", self.options.queue_length)
+        log(INFO, "\t│\t├──Age-of-Update queue: %s", counted(self.options.queue_length, "client"))
         log(INFO, "\t│\t└──Seed: %d", self.options.seed)
         log(INFO, "\t├──> Base: %s", type(self.base).__name__)
         self.base.summary()
@@ -288,6 +291,7 @@ class SelectionStrategy(Strategy):
         return {
             **self._selector.state(),
             "excluded": dict(self._roster.excluded),
+            "asked-ahead": self._asking.state(),
             "combination": self._combiner.state(),
             "layout": self._checks.metrics.layout,
             "layout-evaluation": self._evaluations.layout,
@@ -297,6 +301,7 @@ class SelectionStrategy(Strategy):
         """Take up what `state` returned, to go on in the round after."""
         self._selector.restore(state)
         self._roster.excluded = dict(state["excluded"])
+        self._asking.restore(state["asked-ahead"])
         self._combiner.restore(state["combination"])
         self._checks.metrics.layout = tuple(state["layout"])
         self._evaluations.layout = tuple(state["layout-evaluation"])

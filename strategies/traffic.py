@@ -1,17 +1,26 @@
 """What a round sends up, beside what full participation would."""
 
+from dataclasses import replace
 from logging import INFO, WARNING
+from typing import Any
 
 from flwr.app import MetricRecord
 from flwr.common import log
 
+from pncs_flower.plain_text import counted, size_in_words
+from pncs_flower.sketches.kinds import parse_sketch
+
+from .combination import Combination
 from .record import RoundListener, RoundRecord
+from .rule import SelectionRule
 
 
 class Traffic(RoundListener):
     """Logs once a run the bytes that went up in a round, and those of all clients' updates."""
 
-    def __init__(self) -> None:
+    def __init__(self, rule: SelectionRule, combination: Combination | None) -> None:
+        # The combination where it asks for a sketch besides that of the rule.
+        self._rule, self._combination = rule, combination
         self._told = False
 
     def closed(self, record: RoundRecord, metrics: MetricRecord | None) -> None:
@@ -24,23 +33,31 @@ class Traffic(RoundListener):
         # Replies of clients that failed are short.
         share = (training + summaries) / max(1, training * clients // len(record.delivered))
         text = (
-            f"Round {record.round}: {_size(training)} of updates"
-            + (f" and {_size(summaries)} of summaries" if record.asked else "")
-            + f" went up, {share:.0%} of what the updates of all {clients} clients would take"
+            f"Round {record.round}: {size_in_words(training)} of updates"
+            + (f" and {size_in_words(summaries)} of summaries" if record.asked else "")
+            + f" went up, {share:.0%} of what the updates of all ({counted(clients, 'client')}) "
+            "would take"
         )
         level = INFO
         if share > 1 and summaries > training:  # else it is the choice of so many that costs
             level = WARNING
-            text += (
-                ". A smaller sketch asks for less, such as sketch='coordinates:5%@int8', and so do "
-                "fewer layers=[...]"
-            )
+            less = [
+                f"sketch={smaller!r}{whose}"
+                for asker, whose in ((self._rule, ""), (self._combination, " of the combination"))
+                if (smaller := _smaller_sketch(asker))
+            ]
+            less += ["fewer layers=[...]"] if hasattr(self._rule, "layers") else []
+            text += (less and f". Less is asked for with {' or '.join(less)}") or ""
         log(level, "%s", text)
 
 
-def _size(num_bytes: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if num_bytes < 999.5:
-            return f"{num_bytes:.3g} {unit}"
-        num_bytes /= 1000
-    return f"{num_bytes:.3g} GB"
+def _smaller_sketch(asker: object) -> str:
+    """Return a smaller sketch than what a rule or combination asks for, which it takes too."""
+    given, usual = (getattr(each, "sketch", "") for each in (asker, type(asker)))
+    if not (given and isinstance(given, str) and isinstance(usual, str)):
+        return ""
+    sketch: Any = parse_sketch(given)
+    for name in ("size", "percent"):
+        if (number := getattr(sketch, name, 0)) > 1:
+            return str(replace(sketch, **{name: number // 2}).spec)
+    return "" if usual == given else usual

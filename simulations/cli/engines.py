@@ -9,6 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from pncs_flower.plain_text import counted
+
 from ..config import Config, Scalar, default_run_config
 from .console import err, out, progress_bar
 
@@ -50,7 +52,7 @@ def resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> t
         )
     done = sum(row["accuracy"] is not None for row in rows)
     if done >= config.num_rounds:
-        out.print(f"{folder} has {done} rounds already: nothing is left to do")
+        out.print(f"{folder} has {counted(done, 'round')} already: nothing is left to do")
     elif not CheckpointFolder(folder / CHECKPOINT).is_begun() and done:
         out.print(f"{folder} has no checkpoint: it starts again from round 1")
     return replace(config, resume=True, output_dir=str(folder)), clients or before or 0
@@ -135,7 +137,7 @@ def _begin(config: Config, clients: int, where: str) -> tuple[Config, Path]:
     output = output_path(config)
     config = replace(config, output_dir=str(output))
     keep_settings(output, config, clients)
-    out.print(f"{clients} clients{where}")
+    out.print(f"{counted(clients, 'client')}{where}")
     out.print(f"Flower's log: {output / FLOWER_LOG}", soft_wrap=True)
     return config, output
 

@@ -1,4 +1,4 @@
-"""`pncs rules`: which rules there are, and which parameters each has."""
+"""`pncs rules`: which rules and combinations there are, and which parameters each has."""
 
 import inspect
 import re
@@ -13,17 +13,37 @@ from .console import out, said_plainly
 
 
 def rules(name: Annotated[str | None, typer.Argument()] = None) -> None:
-    """Say which rules there are; or of one, also of yours (module:Rule), what it does and takes."""
+    """Say which rules and combinations there are; or of one what it does and takes.
+
+    A rule of yours is named by its import path, module:Rule.
+    """
     with said_plainly(), out.status("Importing the rules"):
+        from pncs_flower.strategies.combinations import COMBINATIONS
         from pncs_flower.strategies.rules import STRATEGIES
 
-        if name is not None:
+        combination = COMBINATIONS.get(name or "")
+        if name in STRATEGIES or (name and not combination):
             _show(Config.from_run_config({**default_run_config(), "strategy": name}))
+        if combination:
+            out.print(f"--set combine={name}\n{inspect.getdoc(combination)}", soft_wrap=True)
+        if name is not None:
             return
-    table = Table("strategy", "what it does", box=None)
+    table = Table("--strategy", "who sends an update", box=None)
     for key, kind in sorted(STRATEGIES.items()):
-        table.add_row(key, inspect.getdoc(kind).partition("\n")[0])  # type: ignore[union-attr]
+        table.add_row(key, _first_line(kind))
     out.print(table)
+    table = Table("--set combine=", "what becomes of the updates", box=None)
+    names: dict[type, list[str]] = {}
+    for key, of_key in COMBINATIONS.items():
+        names.setdefault(of_key, []).append(key)
+    for of_key, keys in names.items():
+        table.add_row(", ".join(keys), _first_line(of_key))
+    out.print()
+    out.print(table)
+
+
+def _first_line(kind: type) -> str:
+    return (inspect.getdoc(kind) or "").partition("\n")[0]
 
 
 def _show(config: Config) -> None:

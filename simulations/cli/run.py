@@ -53,6 +53,10 @@ pncs run --gpus-per-client 0.25 --set lr=0.05 --set rule.layers=fc2
 
 pncs run --engine in-process --output runs/first
 
+pncs run --strategy uniform --set combine=fedvarp
+
+pncs run --strategy sketched-mean --set combine=sketched-mean:store=50
+
 pncs sweep sweep.toml --seeds 5
 
 pncs run --resume runs/first --rounds 40
@@ -112,7 +116,8 @@ def run(
             "--set",
             metavar="KEY=VALUE",
             help="Any other setting, such as lr=0.05; or a parameter of the rule, such as rule.p=2 "
-            "(pncs rules RULE lists them).",
+            "(pncs rules RULE lists them); or combine=..., what becomes of the updates (pncs rules "
+            "lists those too).",
         ),
     ] = None,
     resume: Annotated[

@@ -8,6 +8,7 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
+from pncs_flower.plain_text import counted
 from pncs_flower.randomness import derive_seed, generator
 
 _DRAWS = 11  # of a Dirichlet partition that leaves a client without an example
@@ -25,8 +26,8 @@ def partition_examples(
     """Return the indices of each client's examples, or say why they cannot be divided so."""
     if num_clients < 1 or num_clients > len(labels):
         raise ValueError(
-            f"{num_clients} clients cannot share {len(labels)} examples: have between 1 and "
-            f"{len(labels)} clients"
+            f"{counted(num_clients, 'client')} cannot share {counted(len(labels), 'example')}: "
+            f"have between 1 and {counted(len(labels), 'client')}"
         )
     if scheme == "iid":
         return np.array_split(generator(seed, "partition").permutation(len(labels)), num_clients)
@@ -65,8 +66,8 @@ def _draw_dirichlet(
         if all(map(len, parts)):
             return parts
     raise ValueError(
-        f"the examples cannot be divided among {num_clients} clients so that each has one, in "
-        f"{_DRAWS} draws: have fewer clients, or a larger dirichlet-alpha than {alpha:g}"
+        f"the examples cannot be divided among {counted(num_clients, 'client')} so that each has "
+        f"one, in {_DRAWS} draws: have fewer clients, or a larger dirichlet-alpha than {alpha:g}"
     )
 
 
@@ -79,11 +80,12 @@ def _shard_size(
     if shards % len(classes):
         per_client = len(classes) // gcd(num_clients, len(classes))
         clients = len(classes) // gcd(shards_per_client, len(classes))
+        have = counted(num_clients, "client")
         raise ValueError(
-            f"{num_clients} clients x {shards_per_client} shards-per-client = {shards} shards "
-            f"cannot be taken evenly from {len(classes)} classes: with {num_clients} clients use "
+            f"{have} x {shards_per_client} shards-per-client = {counted(shards, 'shard')} cannot "
+            f"be taken evenly from {counted(len(classes), 'class', 'classes')}: with {have} use "
             f"a multiple of {per_client} shards-per-client, or with {shards_per_client} "
-            f"shards-per-client a multiple of {clients} clients; or --set partition=iid"
+            f"shards-per-client a multiple of {counted(clients, 'client')}; or --set partition=iid"
         )
     shards_per_class = shards // len(classes)
     shard_size = int(counts.min()) // shards_per_class

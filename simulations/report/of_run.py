@@ -7,7 +7,7 @@ from typing import Any
 from rich.filesize import decimal
 from rich.table import Table
 
-from pncs_flower.plain_text import first_of
+from pncs_flower.plain_text import counted, first_of
 
 from ..run.early_stopping import stopped_after
 from ..run.folder import read_rounds, read_summary
@@ -44,7 +44,8 @@ def final_table(path: Path) -> Table:
     early = ", stopped early" if stopped_after(rows) else ""
     table = Table(
         title=f"Accuracy {_number(summary['initial-accuracy'], '.3f')} before training, "
-        f"{_number(summary['final-accuracy'], '.3f')} after {summary['rounds']} rounds{early} "
+        f"{_number(summary['final-accuracy'], '.3f')} after "
+        f"{counted(summary['rounds'], 'round')}{early} "
         f"(best {_number(summary['best-accuracy'], '.3f')})",
         caption=f"{summary['seconds']:.1f} s; clients sent {decimal(summary['bytes-up'])} "
         f"and received {decimal(summary['bytes-down'])}",

@@ -8,6 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from pncs_flower.plain_text import counted
+
 from ..run.folder import read_rounds, read_summary
 from ..run.settings import SETTINGS
 from ..toml_file import read_toml
@@ -36,7 +38,7 @@ def draw_rounds(path: Path) -> Path:
     _draw_clients(below, rows, clients)
     figure.suptitle(
         f"{config['strategy']} on {config['dataset']}: "
-        f"{config['num-selected']} of {len(clients)} clients per round"
+        f"{config['num-selected']} of {counted(len(clients), 'client')} per round"
     )
     lost = any(set(row["chosen"]) - set(row["delivered"]) for row in rows)
     shown = [state for state in range(len(_STATES)) if lost or state != _LOST]

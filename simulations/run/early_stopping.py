@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pncs_flower.plain_text import counted
+
 LAST = 5  # rounds over which the converged accuracy is the mean
 
 _NOTE = "stopped early: no better accuracy for"
@@ -19,7 +21,8 @@ def stop_note(accuracies: Sequence[float], patience: int) -> str | None:
     waited = len(accuracies) - 1 - best
     if not patience or waited < patience:
         return None
-    return f"{_NOTE} {waited} rounds; the best was {accuracies[best]:.3f}, after round {best}"
+    rounds = counted(waited, "round")
+    return f"{_NOTE} {rounds}; the best was {accuracies[best]:.3f}, after round {best}"
 
 
 def is_stopped(notes: Iterable[str]) -> bool:

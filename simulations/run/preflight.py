@@ -16,6 +16,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from pncs_flower.clients.device import choose_device
 from pncs_flower.clients.training import CHUNK
 from pncs_flower.layers import choose_layers
+from pncs_flower.plain_text import counted
 
 from ..config import Config
 from ..machine.limits import usable_cpus
@@ -51,12 +52,12 @@ class Placement:
     def describe(self) -> str:
         """Return one line for a person."""
         own = f" and {self.gpus_per_client:g} GPU" if self.gpus_per_client else ""
-        share = _count(self.cpus_per_client, "CPU") + own
+        share = counted(self.cpus_per_client, "CPU") + own
         if self.machine is None:
-            nodes = _count(self.nodes, "node")
+            nodes = counted(self.nodes, "node")
             return f"each client gets {share}; {self.at_once} at once on a Ray cluster of {nodes}"
-        gpus = f" and {_count(self.machine.gpus, 'GPU')}" if self.machine.gpus else ""
-        has = _count(self.machine.cpus, "CPU") + gpus
+        gpus = f" and {counted(self.machine.gpus, 'GPU')}" if self.machine.gpus else ""
+        has = counted(self.machine.cpus, "CPU") + gpus
         return f"each client gets {share}; {self.at_once} at once on {has}"
 
 
@@ -104,7 +105,7 @@ def place_clients(
     if not isinstance(machine, Machine):
         slots = sum(_slots(node, cpus_per_client, gpus_per_client) for node in machine)
         if not slots:
-            has = "; ".join(f"{_count(n.cpus, 'CPU')} and {_count(n.gpus, 'GPU')}" for n in machine)
+            has = "; ".join(f"{counted(n.cpus, 'CPU')} and {counted(n.gpus, 'GPU')}" for n in machine)
             raise ValueError(
                 f"cpus-per-client = {cpus_per_client} and gpus-per-client = {gpus_per_client:g}, "
                 f"but no node of the Ray cluster has that much ({has}): ask for less"
@@ -122,7 +123,7 @@ def place_clients(
         there = (
             f"logical-gpus = {logical_gpus}: pretend more, or ask less"
             if logical_gpus
-            else f"PyTorch sees {_count(machine.gpus, 'GPU')} on this machine: leave "
+            else f"PyTorch sees {counted(machine.gpus, 'GPU')} on this machine: leave "
             "gpus-per-client out to compute on the CPU; mend the driver or install a PyTorch that "
             "matches it, if there is a GPU; or rehearse the placement with device = cpu and "
             "logical-gpus = 1"
@@ -130,8 +131,8 @@ def place_clients(
         raise ValueError(f"gpus-per-client = {gpus_per_client:g}, but {there}")
     if cpus_per_client > machine.cpus:
         raise ValueError(
-            f"cpus-per-client = {cpus_per_client}, but this machine has {machine.cpus} CPUs: ask "
-            f"for at most {machine.cpus}"
+            f"cpus-per-client = {cpus_per_client}, but this machine has "
+            f"{counted(machine.cpus, 'CPU')}: ask for at most {machine.cpus}"
         )
     at_once = min(_slots(machine, cpus_per_client, gpus_per_client), num_clients)
     return Placement(cpus_per_client, gpus_per_client, at_once, machine)
@@ -179,8 +180,9 @@ def check_run(
     """Check what a run needs: data, strategy, layers, enough clients, and memory on the GPUs."""
     if num_clients is not None and config.num_selected > num_clients:
         raise ValueError(
-            f"num-selected = {config.num_selected}, but there are {num_clients} clients: select "
-            "fewer, or have more clients"
+            f"num-selected = {config.num_selected}, but "
+            f"{counted(num_clients, 'client is there', 'clients are there')}: select fewer, or "
+            "have more clients"
         )
     inputs = load_inputs(config)
     model = empty_model(config, inputs)
@@ -244,7 +246,8 @@ def check_gpu_memory(
     )
     parts = ", ".join(f"{name} {_gigabytes(value)}" for name, value in need.items())
     raise ValueError(
-        f"{sharing} clients at once on a GPU need about {_gigabytes(sharing * client)} "
+        f"{counted(sharing, 'client on a GPU needs', 'clients at once on a GPU need')} about "
+        f"{_gigabytes(sharing * client)} "
         f"({_gigabytes(client)} each: {parts}) and the server {_gigabytes(server)}, but "
         f"{_gigabytes(free)} are free: {remedy}"
     )
@@ -283,7 +286,3 @@ def estimate_memory(
 
 def _gigabytes(number: int) -> str:
     return f"{number / 1e9:.2f} GB"
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" + ("" if number == 1 else "s")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pncs_flower.files import write_whole
-from pncs_flower.plain_text import first_of
+from pncs_flower.plain_text import counted, first_of
 
 from ..config import Config, Scalar, default_run_config, format_toml
 from ..toml_file import read_toml
@@ -87,7 +87,9 @@ def refuse_other_settings(folder: Path, config: Config, clients: int | None = No
         if key not in CHANGEABLE and value != before[key]
     ]
     if clients and about["clients"] not in (0, clients):
-        other.append(f"it is given {clients} clients, but it was started with {about['clients']}")
+        other.append(
+            f"it is given {counted(clients, 'client')}, but it was started with {about['clients']}"
+        )
     if not other and _examples(config) != about["examples"]:
         other.append(
             f"data-dir is {config.data_dir!r} and weights is {config.weights!r}, but it was "

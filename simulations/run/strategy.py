@@ -24,6 +24,7 @@ def build_strategy(config: Config, folder: Path | None = None) -> SelectionStrat
     # The server evaluates, not the clients; as arguments they make Flower warn of that.
     base.fraction_evaluate, base.min_evaluate_nodes = 0.0, 0
     options: dict[str, Any] = {"seed": config.seed, "wait_timeout": timeouts.WAIT_IN_APP}
+    options["max_weight"] = config.max_weight
     if folder is not None:
         options["history_path"] = folder / ROUNDS
         options["checkpoint"] = folder / CHECKPOINT if config.checkpoint else None

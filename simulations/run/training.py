@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from pncs_flower.clients.device import choose_device, compute_in
 from pncs_flower.clients.training import Pieces
+from pncs_flower.plain_text import counted
 from pncs_flower.strategies import EmptyRoundsError, RoundRecord
 from pncs_flower.strategies.resume.settings import installed_version
 
@@ -104,7 +105,7 @@ def _without_an_update(history: Sequence[RoundRecord]) -> EmptyRoundsError:
     """Say that all rounds of a run were empty, but too few for the library's limit on them."""
     reasons = history[-1].reasons("training").items()
     why = "; ".join(f"client {key}: {reason}" for key, reason in reasons) or "none is given"
-    rounds = f"no client delivered an update in any of {len(history)} rounds"
+    rounds = f"no client delivered an update in any of {counted(len(history), 'round')}"
     return EmptyRoundsError(f"{rounds}, in the last one for this reason: {why}")
 
 

@@ -3,8 +3,13 @@
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from logging import INFO
 from pathlib import Path
 from typing import Any, Literal
+
+from flwr.common import log
+
+from pncs_flower.plain_text import counted, size_in_words
 
 from ..checks import check_share
 from ..combination import Change, Combination, Delivery
@@ -43,9 +48,20 @@ class _Newest(Combination):
 
     def keep(self, delivery: Delivery, change: Change) -> list[str]:
         """Put the fresh updates in place of their clients' stored ones."""
+        store, all_clients = self._updates, delivery.now.clients
+        is_first = not store.entries
         for client in delivery.updates:
-            self._updates.forget(client)
-        return self._updates.take(delivery.now.number, delivery.updates)
+            store.forget(client)
+        problems = store.take(delivery.now.number, delivery.updates)
+        if is_first and self.store is None:
+            of_one = store.num_bytes // len(store.entries)
+            log(
+                INFO,
+                "Each client's last update is kept and read in each round: %s for one, %s for %s",
+                *(size_in_words(of_one), size_in_words(of_one * len(all_clients))),
+                counted(len(all_clients), "client"),
+            )
+        return problems
 
     def forget(self, client: str) -> None:
         """Drop a client's update."""

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.serverapp import Grid
 
+from pncs_flower.plain_text import counted
+
 from .. import timeouts
 from ..errors import TooFewClientsError
 from .releases import HAS_NODES
@@ -69,7 +71,7 @@ class GridView(GridWrapper):
         seconds = self._looks[-1] - self._looks[0]
         if len(self._looks) > timeouts.BASE_LOOKS and seconds > timeouts.BASE_PATIENCE:
             raise TooFewClientsError(
-                f"the base strategy waits for more than the {len(self._node_ids)} clients that it "
-                f"is given: it has looked for them {len(self._looks)} times in {seconds:.0f} s. "
+                f"the base strategy is given {counted(len(self._node_ids), 'client')}, but waits "
+                f"for more: it has looked for them {len(self._looks)} times in {seconds:.0f} s. "
                 "Lower its min_train_nodes, min_evaluate_nodes and min_available_nodes"
             )

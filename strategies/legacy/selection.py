@@ -19,6 +19,7 @@ from flwr.server.strategy import Strategy
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy as MessageStrategy
 
+from pncs_flower.plain_text import counted
 from pncs_flower.properties import pack_properties
 from pncs_flower.protocol import KEPT, MARKER, NUM_EXAMPLES
 
@@ -313,7 +314,7 @@ class _View(SimpleClientManager):
         """Tell at once where so many clients will never be there."""
         if num_clients > len(self.clients):
             raise TooFewClientsError(
-                f"the base strategy waits for {num_clients} clients, but is given "
+                f"the base strategy waits for {counted(num_clients, 'client')}, but is given "
                 f"{len(self.clients)}: lower its min_fit_clients, min_evaluate_clients and "
                 "min_available_clients"
             )

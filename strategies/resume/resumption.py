@@ -10,6 +10,8 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.common import log
 from flwr.serverapp.strategy import Result
 
+from pncs_flower.plain_text import counted
+
 from ..errors import SelectionError, UnsavableError
 from ..record import RoundListener, RoundRecord
 from ..stopping import EvaluateFunction, Loop, ShouldStop
@@ -79,13 +81,14 @@ class Resumption(RoundListener):
         if 0 < done < num_rounds:
             log(INFO, "Going on after round %d of %d.", done, num_rounds)
         elif 0 < done == num_rounds:
-            log(INFO, "All %d rounds are done already: nothing is left to do.", done)
+            log(INFO, "%s done already: nothing is left to do.", counted(done, "round"))
         elif done > num_rounds:
+            rounds = counted(done, "round")
             log(
                 WARNING,
-                "The run in %s has %d rounds already, more than the %d asked for: nothing is left "
-                "to do, and its result is that of %d rounds.",
-                *(self._folder.path, done, num_rounds, done),
+                "The run in %s has %s already, more than the %d asked for: nothing is left to do, "
+                "and its result is that of %s.",
+                *(self._folder.path, rounds, num_rounds, rounds),
             )
 
     def opened(self, record: RoundRecord, arrays: ArrayRecord) -> None:

@@ -31,6 +31,7 @@ from .selector import Selector
 
 # Why answers are of no use where clients came or went: the guess at the message may be right.
 _OTHER_CLIENTS = "other clients take part than were asked"
+_LOST = "the run was taken up, and what was asked for ahead is lost"
 _ROUND = "server-round"
 
 
@@ -52,6 +53,7 @@ class Asking:
         self.last_round = 0  # of the run: without it, nobody is asked ahead
         self._sent: tuple[Message, ArrayRecord] | None = None  # to guess the next message from
         self._ahead: PreRound | None = None
+        self._lost = False  # what was asked for ahead, when the run was stopped
         self._misfits = 0  # in a row
         self._next_try = 0  # round
         self._told = False
@@ -67,7 +69,8 @@ class Asking:
         assert round.pre_round is not None
         candidates, record = round.nodes(round.plan.candidates), round.record
         ahead, self._ahead = self._ahead, None
-        record.pre_round = "own"
+        record.pre_round = "own" if not self._lost else f"own: {_LOST}"
+        self._lost = False
         if ahead is not None:
             misfit = self._misfit(ahead, round, candidates, template)
             if misfit is None:
@@ -77,7 +80,7 @@ class Asking:
                 self._note_misfit(ahead, misfit, record)
         if round.pre_round is not ahead:
             with round.timed("pre-round"):
-                round.pre_round.hold(round.grid, template, candidates)
+                round.pre_round.hold(round.grid, template, candidates, round.plan.resting)
         round.pre_round.note(record)
         self._sent = template, round.arrays
 
@@ -89,13 +92,14 @@ class Asking:
         if self._sent is None or not may_ask:
             return round.evaluating
         ahead = self.pre_round(number, arrays)
-        candidates = round.nodes(self._selector.plan(number, list(round.clients)).candidates)
+        plan = self._selector.plan(number, list(round.clients))
+        candidates = round.nodes(plan.candidates)
         template, before = self._sent
         content = _guess_next_content(template.content, before, arrays)
         if ahead is None or not candidates or content is None:
             return round.evaluating
         self._ahead = ahead
-        ahead.ask(Message(content, 0, template.metadata.message_type), candidates)
+        ahead.ask(Message(content, 0, template.metadata.message_type), candidates, plan.resting)
         # Each is to have the time that it would have alone.
         if round.timeout is not None and round.timeout <= self._options.summary_timeout:
             said = {node: roster.clients.get(client) for client, node in candidates.items()}
@@ -103,6 +107,14 @@ class Asking:
             _join(round.evaluating, ahead.messages, able)
         joint = set(map(id, round.evaluating))
         return [*round.evaluating, *(m for m in ahead.messages if id(m) not in joint)]
+
+    def state(self) -> bool:
+        """Return whether summaries have been asked for ahead."""
+        return self._ahead is not None
+
+    def restore(self, state: bool) -> None:
+        """Take up what `state` returned."""
+        self._lost = state
 
     def take_answers(self, round: OpenRound, replies: Iterable[Message]) -> list[Message]:
         """Take the answers out of the replies to an evaluation, and return the others."""
@@ -128,7 +140,8 @@ class Asking:
         self, ahead: PreRound, round: OpenRound, candidates: Mapping[str, int], template: Message
     ) -> str | None:
         """Return why answers are of no use to the round that has come, or None if they are."""
-        if round.number != ahead.number or candidates != ahead.candidates:
+        asked = (candidates, set(round.plan.resting))
+        if round.number != ahead.number or asked != (ahead.candidates, ahead.resting):
             return _OTHER_CLIENTS
         if template.content != ahead.content:
             return "the base strategy sends another message than was expected"

@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.fit import SketchFit
 
-from ..combination import Change, Delivery
+from ..combination import Change, Combination, Delivery
 from ..combinations import Mean, parse_combination
 from ..combinations.store import norm
 from ..errors import named
@@ -48,6 +48,11 @@ class Combiner:
         self.combination.begin(folder and folder / FOLDER)
         self._clip_norm = options.clip_norm
         self._weights = weights
+
+    @property
+    def asks_besides(self) -> Combination | None:
+        """The combination if it asks for a sketch of its own."""
+        return self.combination if self.request and self.request.besides else None
 
     def check_model(self, round: OpenRound) -> None:
         """Refuse a model of which nothing can be combined, before anybody is asked."""

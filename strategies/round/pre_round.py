@@ -2,7 +2,7 @@
 
 import math
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from logging import INFO
@@ -37,6 +37,7 @@ class PreRound:
     # use. Drawn by the system: nothing is computed from it.
     ticket: str = field(default_factory=lambda: secrets.token_hex(8))
     candidates: dict[str, int] = field(default_factory=dict)  # node ids by key
+    resting: Set[str] = frozenset()  # of these, who sends the combination's sketch alone
     content: RecordDict = field(default_factory=RecordDict)  # of the base's training message
     messages: list[Message] = field(default_factory=list)
     summaries: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
@@ -90,29 +91,44 @@ class PreRound:
         """Bytes of an answer's numbers, without names and framing."""
         return sum(part.num_bytes for part in self.decoders.values()) or _LOSS_BYTES
 
-    def ask(self, template: Message, candidates: dict[str, int]) -> list[Message]:
+    def ask(
+        self, template: Message, candidates: dict[str, int], resting: Collection[str] = ()
+    ) -> list[Message]:
         """Return the request to each candidate, made of the base strategy's training message."""
-        self.content, self.candidates = template.content, candidates
-        marker = {
-            "round": self.number,
-            "seed": self.options.seed,
-            TICKET: self.ticket,
-            **self.request.to_config(),
-        }
-        content = marked(template.content, SUMMARIZE, marker)
+        self.content, self.candidates, self.resting = template.content, candidates, set(resting)
+        marker = {"round": self.number, "seed": self.options.seed, TICKET: self.ticket}
+        of_all, of_resting = (
+            marked(template.content, SUMMARIZE, {**marker, **request.to_config()})
+            for request in (self.request, self.request.parts.get(WHOLE, self.request))
+        )
         # The app's evaluate function knows the loss; only such a message reaches it.
         kind = MessageType.EVALUATE if self.request.kind == "loss" else None
         self.messages = [
-            message_like(template, node_id, content, self.options.summary_timeout, kind)
-            for node_id in candidates.values()
+            message_like(
+                template,
+                node_id,
+                of_resting if client in self.resting else of_all,
+                self.options.summary_timeout,
+                kind,
+            )
+            for client, node_id in candidates.items()
         ]
-        self.bytes_down = len(candidates) * content_bytes(content)
+        num_all = len(candidates) - len(self.resting)
+        self.bytes_down = num_all * content_bytes(of_all)
+        self.bytes_down += len(self.resting) * content_bytes(of_resting)
         return self.messages
 
-    def hold(self, grid: Grid, template: Message, candidates: dict[str, int]) -> None:
+    def hold(
+        self,
+        grid: Grid,
+        template: Message,
+        candidates: dict[str, int],
+        resting: Collection[str] = (),
+    ) -> None:
         """Ask the candidates, wait for their answers, and take them."""
         seconds = self.options.summary_timeout
-        received = grid.send_and_receive(self.ask(template, candidates), timeout=seconds)
+        messages = self.ask(template, candidates, resting)
+        received = grid.send_and_receive(messages, timeout=seconds)
         self.read(received, f"no reply within {seconds:g} s")
 
     def read(self, received: Iterable[Message], missing: str) -> None:
@@ -121,7 +137,7 @@ class PreRound:
         self.bytes_up = replies.bytes_up
         for client, node_id in self.candidates.items():
             try:
-                answer = self._decode(replies.content_of(node_id))
+                answer = self._decode(replies.content_of(node_id), client in self.resting)
             except ValueError as error:
                 reason = shortened(str(error))
                 self.rejected[client] = f"pre-round: {reason}"
@@ -133,9 +149,11 @@ class PreRound:
                 if self.request.whole or self.request.besides:
                     self.sketches[client] = answer.get(WHOLE, answer[SUMMARY])[ALL_LAYERS]
 
-    def _decode(self, content: RecordDict) -> dict[str, dict[str, np.ndarray]]:
+    def _decode(self, content: RecordDict, rests: bool) -> dict[str, dict[str, np.ndarray]]:
         if not self.decoders:
             return {SUMMARY: decode_loss(content)}
+        if rests and WHOLE in self.decoders:  # it is then all that was asked for
+            return {SUMMARY: replace(self.decoders[WHOLE], record=SUMMARY).decode(content)}
         return {record: decoder.decode(content) for record, decoder in self.decoders.items()}
 
     def note(self, record: RoundRecord) -> None:

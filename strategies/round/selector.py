@@ -12,6 +12,7 @@ from typing import Any
 from flwr.common import log
 
 from pncs_flower.fit import SketchFit
+from pncs_flower.plain_text import counted
 from pncs_flower.protocol import NUM_EXAMPLES, client_order
 from pncs_flower.queue import AgeOfUpdateQueue
 
@@ -43,9 +44,8 @@ def choose(
             choice = selector.choose(plan, round.summaries, fit)
             if len(choice.clients) < selector.rule.num_selected:
                 record.notes.append(
-                    f"of the {len(plan.candidates)} clients asked, {answered} answered and may "
-                    f"be chosen, so {len(choice.clients)} are in place of "
-                    f"{selector.rule.num_selected}"
+                    f"{_answered(plan, answered)}, so {len(choice.clients)} in place of "
+                    f"{selector.rule.num_selected} can be chosen"
                 )
     record.chosen, round.chances = list(choice.clients), choice.chances
     record.chosen_by_layer = {
@@ -59,8 +59,8 @@ def _without_summaries(round: OpenRound, answers: int, history: Sequence[RoundRe
     """Choose the longest waiting, unless it is plain that no summary will ever come."""
     now, record, options = round.plan.now, round.record, round.options
     what = (
-        f"{answers} of the {len(round.plan.candidates)} clients asked in round {now.number} "
-        f"sent a summary and may be chosen, fewer than min_summaries = {options.min_summaries}"
+        f"in round {now.number}, {_answered(round.plan, answers)}, fewer than min_summaries = "
+        f"{options.min_summaries}"
     )
     failed = record.reasons("pre-round")
     for client, reason in list(failed.items())[:1]:
@@ -72,6 +72,14 @@ def _without_summaries(round: OpenRound, answers: int, history: Sequence[RoundRe
     log(WARNING, "%s. The longest waiting are chosen.", what)
     order = sorted(now.available, key=lambda client: client in failed)  # stable
     return Choice(tuple(sorted(order[: now.num_selected], key=client_order)))
+
+
+def _answered(plan: Plan, number: int) -> str:
+    """Say how many of those asked answered and may be chosen, and how many cannot as they rest."""
+    resting = len({*plan.candidates}.difference(plan.now.available))
+    asked = counted(len(plan.candidates), "client") + " asked"
+    asked += f" ({resting} of them resting)" if resting else ""
+    return f"of {asked}, {number} answered and may be chosen"
 
 
 @dataclass
@@ -149,10 +157,10 @@ class Selector:
             self._told = True
             log(
                 WARNING,
-                "num_selected is %d and %d clients take part, so all are chosen in each round: "
+                "num_selected is %d and %s, so all are chosen in each round: "
                 "there is nothing to choose. (flwr run simulates 2 clients unless it is told "
                 "otherwise, as by --federation-config num-supernodes=10)",
-                *(num_selected, num_clients),
+                *(num_selected, counted(num_clients, "client takes part", "clients take part")),
             )
 
     def learn_sizes(self, num_examples: Mapping[str, float]) -> None:

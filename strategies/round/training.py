@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
+from pncs_flower.plain_text import counted
 from pncs_flower.protocol import KEPT, LOST, MARKER, TICKET, TRAIN
 
 from .. import timeouts
@@ -123,8 +124,8 @@ def close(
     round.sound = list(updates)
     if 0 < len(updates) < options.min_updates:
         record.notes.append(
-            f"{len(updates)} updates are fewer than min_updates = {options.min_updates}, so "
-            "they are not used"
+            f"{counted(len(updates), 'update is', 'updates are')} fewer than min_updates = "
+            f"{options.min_updates}, so nothing is used"
         )
         record.delivered.clear()
         updates, round.used = {}, {}
@@ -155,8 +156,8 @@ def stop_after_empty_rounds(history: Sequence[RoundRecord], most: int) -> None:
         reasons = last[-1].notes if last[-1].chosen else ["no client was asked to train"]
     untried = set(last[-1].clients).difference(*(record.chosen for record in last))
     raise EmptyRoundsError(
-        f"no client delivered an update in {len(last)} rounds in a row. In round "
+        f"no client delivered an update in {counted(len(last), 'round')} in a row. In round "
         f"{last[-1].round}: {'; '.join(reasons[:3])}. "
-        f"{len(untried)} of {len(last[-1].clients)} clients were not chosen in these "
+        f"{len(untried)} of {counted(len(last[-1].clients), 'client')} not chosen in these "
         "rounds: with a larger max_empty_rounds, more would have been tried"
     )

@@ -10,7 +10,7 @@ from logging import INFO, WARNING
 from flwr.common import log
 from flwr.serverapp import Grid
 
-from pncs_flower.plain_text import first_of
+from pncs_flower.plain_text import counted, first_of
 from pncs_flower.protocol import client_order
 
 from .. import timeouts
@@ -232,7 +232,8 @@ class Waiting:
             raise self._too_few(clients, f"{waited:.0f} s")
         here, wanted = len(self.roster.known(self._online)), self._wanted()
         if here < wanted:
-            note = f"started with {here} of {wanted} clients after {waited:.0f} s of waiting"
+            of_all = counted(wanted, "client")
+            note = f"started with {here} of {of_all} after {waited:.0f} s of waiting"
             record.notes.append(note)
             log(WARNING, "Round %d %s.", record.round, note)
         self.roster.started = True
@@ -244,7 +245,8 @@ class Waiting:
         clients = set(clients)
         if self._failures and not known:
             return self._nobody_introduced(waited)
-        short = f"{len(clients)} clients take part, but num_selected is {self.num_selected}"
+        there = counted(len(clients), "client takes part", "clients take part")
+        short = f"{there}, but num_selected is {self.num_selected}"
         if len(known) >= self.num_selected:
             order = sorted(set(known).difference(clients), key=client_order)
             left_out = [repr(key) for key in order if key in excluded]
@@ -272,13 +274,13 @@ class Waiting:
         of_one = f"of node {node_id}: {failures[node_id]}"
         if not answered:
             return SelectionError(
-                f"none of the {len(failures)} clients that are connected has answered in {waited}; "
+                f"none of {counted(len(failures), 'connected client')} has answered in {waited}; "
                 f"{of_one}. They are still starting (large imports, few CPUs) or hang: their own "
                 "log says more. A larger start_timeout waits for longer"
             )
         starting = len(failures) - len(answered)
         others = f", and {starting} of them have not answered yet" if starting else ""
         return SelectionError(
-            f"none of the {len(failures)} clients could introduce itself in {waited}{others}; "
-            f"{of_one}"
+            f"none of {counted(len(failures), 'client')} could introduce itself in {waited}"
+            f"{others}; {of_one}"
         )

@@ -113,7 +113,7 @@ def test_base_that_waits_without_saying_so_is_stopped(monkeypatch):
             self.min_available_nodes = 9
             return super().configure_train(server_round, arrays, config, grid)
 
-    with pytest.raises(TooFewClientsError, match="waits for more than the 2 clients"):
+    with pytest.raises(TooFewClientsError, match="is given 2 clients, but waits for more"):
         start(PNCS(Patient(fraction_evaluate=0.0)))
 
 

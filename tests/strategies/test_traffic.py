@@ -1,6 +1,7 @@
 """What goes up in a round: little beside full participation by default, and told in the log."""
 
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -11,7 +12,15 @@ from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.clients import summary_mod
 from pncs_flower.simulations.run.in_process import InProcessGrid
-from pncs_flower.strategies import PNCS, RoundRobin, SelectionStrategy, UniformSelection
+from pncs_flower.strategies import (
+    PNCS,
+    DivFL,
+    GradientMemory,
+    RoundRobin,
+    SelectionStrategy,
+    SketchedMean,
+    UniformSelection,
+)
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -137,7 +146,7 @@ def test_the_log_tells_once_what_goes_up_beside_all_updates(caplog):
     record = strategy.history[0]
     up = record.bytes_up["pre-round"] + record.bytes_up["training"]
     share = up / (record.bytes_up["training"] / 2 * 6)
-    assert f"went up, {share:.0%} of what the updates of all 6 clients" in line.getMessage()
+    assert f"went up, {share:.0%} of what the updates of all (6 clients)" in line.getMessage()
 
 
 def test_more_than_full_participation_is_a_warning_that_says_what_to_do(caplog):
@@ -145,7 +154,40 @@ def test_more_than_full_participation_is_a_warning_that_says_what_to_do(caplog):
     (line,) = told(caplog)
     assert line.levelno == logging.WARNING
     assert "120% of what" in line.getMessage()
-    assert "sketch='coordinates:5%@int8'" in line.getMessage()
+    assert "sketch='coordinates:5%@int8' or fewer layers" in line.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (PNCS, {"sketch": "layers"}),
+        (PNCS, {"combine": "sketched-mean"}),
+        (PNCS, {"combine": "sketched-mean:sketch=layers"}),
+        (PNCS, {"sketch": "power-moments:80"}),
+        (GradientMemory, {}),
+        (GradientMemory, {"sketch": "layers"}),
+        (DivFL, {"sketch": "layers"}),
+        (SketchedMean, {}),
+        (SketchedMean, {"sketch": "layers"}),
+    ],
+)
+def test_what_the_warning_recommends_is_accepted_and_asks_for_less(kind, options, caplog):
+    shapes = MODELS["one layer"] if "layers" in str(options) else {"w": (7, 40)}
+    strategy = kind(base(), num_selected=2, queue_length=0, **options)
+    play(strategy, shapes)
+    (line,) = told(caplog)
+    assert line.levelno == logging.WARNING
+    found = re.findall(r"sketch='(.*?)'( of the combination)?", line.getMessage())
+    assert len(found) == 1 + ("combine" in options)
+    assert ("layers=[" in line.getMessage()) == (kind is not SketchedMean)
+    less = dict(options)
+    for sketch, of_combination in found:
+        name = "combine" if of_combination else "sketch"
+        less[name] = f"sketched-mean:sketch={sketch}" if of_combination else sketch
+    smaller = kind(base(), num_selected=2, queue_length=0, **less)
+    play(smaller, shapes)
+    before, after = (each.history[0].bytes_up["pre-round"] for each in (strategy, smaller))
+    assert after < before
 
 
 @pytest.mark.parametrize("kind", [RoundRobin, UniformSelection])

@@ -1,11 +1,13 @@
 """`pncs rules`: what can be set is what the rules' dataclasses have."""
 
 import re
+from dataclasses import fields
 
 import pytest
 from typer.testing import CliRunner
 
 from pncs_flower.simulations.cli import app
+from pncs_flower.strategies.combinations import COMBINATIONS
 from pncs_flower.strategies.rule import parameters
 from pncs_flower.strategies.rules import STRATEGIES
 
@@ -20,6 +22,15 @@ def test_all_rules_are_listed() -> None:
     text = said()
     for name in STRATEGIES:
         assert re.search(rf"^ {name} ", text, re.MULTILINE)
+
+
+def test_all_combinations_are_listed_and_what_each_takes_is_shown() -> None:
+    text = said()
+    for name, kind in COMBINATIONS.items():
+        assert re.search(rf"^.*\b{name}\b", text.partition("combine=")[2], re.MULTILINE)
+        shown = said(name).partition("--set combine=")[2]
+        assert shown.startswith(name)
+        assert all(each.name in shown for each in fields(kind) if each.init)
 
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))

@@ -222,6 +222,30 @@ def test_those_that_rest_are_asked_for_the_mean_and_the_rule_does_not_hear_of_th
     assert any(record.cooling for record in strategy.history)
 
 
+def test_those_that_rest_send_the_sketch_of_the_combination_alone():
+    asked: dict[int, dict[str, str]] = {}
+
+    def listen(message, context, call_next):
+        marker = message.content.config_records.get("pncs", {})
+        if marker.get("phase") == "summarize":
+            of_round = asked.setdefault(int(marker["round"]), {})
+            of_round[str(context.node_config["partition-id"])] = marker
+        return call_next(message, context)
+
+    strategy = PNCS(FedAvg(), queue_length=4, combine="sketched-mean")
+    run(listen, strategy=strategy, clients=6, rounds=5)
+    assert [record.pre_round for record in strategy.history] == ["own", *["ahead"] * 4]
+    for record in strategy.history:
+        assert {c for c, m in asked[record.round].items() if m.get("whole")} == {*record.cooling}
+        for client, marker in asked[record.round].items():
+            both = ("coordinates:100@int8", "count:256")
+            resting = client in record.cooling
+            assert marker["sketch"] == (both[1] if resting else both[0])
+            assert marker.get("besides") == (None if resting else both[1])
+        assert sorted(record.answered) == sorted(record.asked) == record.clients
+    assert strategy.history[-1].cooling
+
+
 @pytest.mark.parametrize("rule", [SketchedMean, GradientMemory, PNCS])
 @pytest.mark.parametrize("queue", [0, 2, 4])  # 2 or 4 of 6 are free then, no more than are asked
 def test_a_rule_that_asks_some_has_only_these_asked(rule, queue):

@@ -92,5 +92,5 @@ def test_a_base_that_waits_for_ever_is_told(monkeypatch, look, pause):
             getattr(view, look)()
             clock[0] += pause
 
-    with pytest.raises(TooFewClientsError, match="waits for more than the 2 clients"):
+    with pytest.raises(TooFewClientsError, match="is given 2 clients, but waits for more"):
         wait()

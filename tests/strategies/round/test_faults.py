@@ -185,7 +185,7 @@ def test_no_summary_at_all_stops_with_the_first_reason():
         summary_mod,
     )
     strategy = PNCS(FedAvg(fraction_evaluate=0.0))
-    with pytest.raises(NoSummariesError, match=r"0 of the 4 clients .*boom"):
+    with pytest.raises(NoSummariesError, match=r"of 4 clients asked, 0 answered .*boom"):
         strategy.start(InProcessGrid(app, 4), numpy_app.initial_arrays(), num_rounds=1)
 
 
@@ -201,7 +201,9 @@ def test_fewer_answers_than_selected_chooses_those_that_answered():
     strategy.start(grid, numpy_app.initial_arrays(), num_rounds=1)
     record = strategy.history[0]
     assert record.chosen == record.delivered == ["0", "1"]
-    assert "2 answered and may be chosen" in record.notes[0]
+    (note,) = record.notes
+    told = "of 5 clients asked, 2 answered and may be chosen, so 2 in place of 3 can be chosen"
+    assert note == told
 
 
 def fails_in(phase: str, rounds: set[int], clients: set[int] | None = None):
@@ -234,7 +236,7 @@ def test_round_without_summaries_chooses_the_longest_waiting_and_says_so():
 
 def test_round_without_summaries_stops_where_that_is_wanted():
     strategy = PNCS(FedAvg(fraction_evaluate=0.0), on_too_few_summaries="stop")
-    with pytest.raises(NoSummariesError, match=r"in round 2 .*boom"):
+    with pytest.raises(NoSummariesError, match=r"in round 2, .*boom"):
         start(strategy, fails_in("summarize", {2}))
 
 
@@ -244,7 +246,7 @@ def test_quorum_of_summaries():
     assert strategy.history[0].mean_similarity is not None
     record = strategy.history[1]
     assert record.mean_similarity is None
-    assert "sent a summary and may be chosen, fewer than min_summaries = 4" in record.notes[0]
+    assert "answered and may be chosen, fewer than min_summaries = 4" in record.notes[0]
     assert not set(record.chosen) & {"0", "1"}  # they have just failed
 
 
@@ -271,7 +273,7 @@ def test_rounds_that_are_empty_for_want_of_a_quorum_are_not_said_to_have_asked_n
         return call_next(message, context)
 
     strategy = PNCS(FedAvg(fraction_evaluate=0.0), min_updates=2, max_empty_rounds=1)
-    with pytest.raises(EmptyRoundsError, match="1 updates are fewer than min_updates = 2"):
+    with pytest.raises(EmptyRoundsError, match="1 update is fewer than min_updates = 2"):
         start(strategy, alone)
 
 

@@ -173,7 +173,7 @@ def test_later_a_client_that_never_answers_is_waited_for_no_longer_than_for_any(
 def test_a_node_met_just_before_the_end_does_not_make_the_wait_longer():
     who = roster(None, 1.0, None, start_timeout=1.0)
     start = time.monotonic()
-    with pytest.raises(TooFewClientsError, match="1 clients take part"):
+    with pytest.raises(TooFewClientsError, match="1 client takes part"):
         timed(who, on_flowers_grid(0.0, NEVER, connected=(0.0, 0.8)))
     assert 1.0 <= time.monotonic() - start < 1.7
 

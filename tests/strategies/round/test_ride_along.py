@@ -1,5 +1,7 @@
 """Summaries asked for with the evaluation: the same choices with one exchange less."""
 
+from contextlib import suppress
+
 import pytest
 from apps import numpy_app
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
@@ -223,6 +225,25 @@ def test_clients_that_will_cool_down_are_not_asked():
 def tries(strategy):
     """Return the rounds whose summaries were asked for ahead."""
     return [r.round for r in strategy.history if r.pre_round not in ("own", None)]
+
+
+def test_a_resumed_round_says_whether_its_summaries_had_been_asked_for_ahead(tmp_path):
+    def start(stops_in: int, rounds: int):
+        def evaluate(number, arrays):
+            if number == stops_in:
+                raise KeyboardInterrupt
+
+        strategy = PNCS(FedAvg(), checkpoint=tmp_path)
+        grid = InProcessGrid(numpy_app.make_app(summary_mod), CLIENTS)
+        with suppress(KeyboardInterrupt):
+            strategy.start(grid, numpy_app.initial_arrays(), rounds, evaluate_fn=evaluate)
+        return [record.pre_round for record in strategy.history]
+
+    start(stops_in=3, rounds=5)  # the second round is the last one saved
+    lost = "own: the run was taken up, and what was asked for ahead is lost"
+    assert start(stops_in=0, rounds=5) == ["own", "ahead", lost, "ahead", "ahead"]
+    # After the last round that was asked for, nobody is asked ahead.
+    assert start(stops_in=0, rounds=6)[-1] == "own"
 
 
 def test_base_strategy_that_changes_its_message_is_right_and_guessed_at_less_and_less(
