@@ -127,5 +127,5 @@ def test_a_round_in_vain_is_a_warning_with_a_reason(caplog):
 
 def test_a_smaller_sketch_is_not_advised_where_the_updates_are_what_costs(log):
     run(PNCS(FedAvg(), num_selected=3, queue_length=0), clients=3, rounds=1)
-    assert log("of what the updates of all 3 clients would take")
+    assert log("of what the updates of all (3 clients) would take")
     assert not log("A smaller sketch")

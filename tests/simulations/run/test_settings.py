@@ -12,7 +12,6 @@ from pncs_flower.files import PARTIAL
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.config import CHOICES, Config, default_run_config
 from pncs_flower.simulations.report import of_run
-from pncs_flower.simulations.run import settings as run_settings
 from pncs_flower.simulations.run.folder import open_run, output_path
 from pncs_flower.simulations.run.settings import (
     CHANGEABLE,
@@ -21,6 +20,7 @@ from pncs_flower.simulations.run.settings import (
     read_settings,
     refuse_other_settings,
 )
+from pncs_flower.strategies.resume import settings as resume_settings
 
 RUN = ["run", "--engine", "in-process"]
 NEW = ["--clients", "6", "--rounds", "2", "--set", "model=linear", "--set", "lr=0.3"]
@@ -140,7 +140,7 @@ def test_run_of_a_release_that_knew_fewer_settings_goes_on_with_their_defaults(
 
     with monkeypatch.context() as patch:
         patch.setattr(Config, "to_run_config", fewer)
-        patch.setattr(run_settings, "installed_version", lambda package: "0.0.1")
+        patch.setattr(resume_settings, "installed_version", lambda package: "0.0.1")
         # Made before: a setting is checked when a Config is made.
         keep_settings(tmp_path, config())
     assert read_settings(tmp_path)[1]["release"] == "0.0.1"
