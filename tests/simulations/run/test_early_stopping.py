@@ -59,7 +59,7 @@ def test_a_run_ends_after_so_many_rounds_without_a_better_accuracy(
         assert not notes  # the last round is no early one
         assert summary(tmp_path)["stopped-after-round"] is None
     else:
-        told = f"stopped early: no better accuracy for {stop_after} rounds"
+        told = f"stopped early: no better accuracy for {stop_after} round"
         assert notes == [f"{told}; the best was 0.500, after round 2"]
         assert notes == rows[-1]["notes"][-1:]
         assert summary(tmp_path)["stopped-after-round"] == rounds == summary(tmp_path)["rounds"]
