@@ -105,7 +105,9 @@ def place_clients(
     if not isinstance(machine, Machine):
         slots = sum(_slots(node, cpus_per_client, gpus_per_client) for node in machine)
         if not slots:
-            has = "; ".join(f"{counted(n.cpus, 'CPU')} and {counted(n.gpus, 'GPU')}" for n in machine)
+            has = "; ".join(
+                f"{counted(n.cpus, 'CPU')} and {counted(n.gpus, 'GPU')}" for n in machine
+            )
             raise ValueError(
                 f"cpus-per-client = {cpus_per_client} and gpus-per-client = {gpus_per_client:g}, "
                 f"but no node of the Ray cluster has that much ({has}): ask for less"
