@@ -225,6 +225,10 @@ class SelectionStrategy(Strategy):
         return self._open
 
     @heard
+    def check_sum(self) -> None:
+        """Refuse the sum of the updates in place of each of them, where that is not enough."""
+        self._combiner.check_sum()
+
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:

@@ -132,6 +132,8 @@ class LegacySelection(Strategy):
         self, server_round: int, results: list[Answer], failures: list[Failure]
     ) -> tuple[Parameters | None, Metrics]:
         """Drop the updates that cannot be used; the base aggregates the others, by client."""
+        if len(results) > 1 and len({id(fit.parameters) for _, fit in results}) == 1:
+            self._selection.check_sum()  # which SecAgg+ gives as the update of every client
         replies = self._replies(results, failures)
         arrays, _ = self._selection.aggregate_train(server_round, replies)
         _, metrics = self._base.aggregated

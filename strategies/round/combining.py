@@ -15,7 +15,7 @@ from pncs_flower.fit import SketchFit
 from ..combination import Change, Combination, Delivery
 from ..combinations import Mean, parse_combination
 from ..combinations.store import norm
-from ..errors import named
+from ..errors import SelectionError, named
 from ..kept_arrays import FOLDER
 from ..options import SelectionOptions
 from ..replies.aggregation import check_averages
@@ -66,6 +66,21 @@ class Combiner:
         self._check_choices(bool(choice.by_layer), bool(choice.chances))
         if choice.chances and self.averages:  # else it was done without a choice
             _check_arrays(round, *_DRAWS)
+
+    def check_sum(self) -> None:
+        """Refuse a sum of updates in place of each of them, where that is not enough."""
+        if not self.averages:
+            what, remedy = f"combine is {self._given!r}, which", 'combine="mean"'
+        elif self.verifies:
+            what, remedy = "verify_sketches=True", "verify_sketches=False"
+        elif self._draws:
+            what, remedy = f"{_DRAWS[0]}, which", _DRAWS[1]
+        else:
+            return
+        raise SelectionError(
+            "the server is given the sum of the updates alone (secure aggregation), but "
+            f"{what} needs each of them: use {remedy}"
+        )
 
     def _check_choices(self, by_layer: bool, draws: bool) -> None:
         """Refuse choices of a kind that the base strategy or the combination cannot use."""
