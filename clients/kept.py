@@ -10,7 +10,7 @@ from copy import deepcopy
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from pncs_flower.records import of_kind
+from pncs_flower.messages.records import of_kind
 
 from .stored import with_arrays_stored
 

@@ -15,9 +15,9 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from pncs_flower.messages.records import make_array
 from pncs_flower.protocol import LOSS, MAX_EXAMPLES, NUM_EXAMPLES
 from pncs_flower.randomness import derive_seed
-from pncs_flower.records import make_array
 
 from . import training
 from .device import choose_device

@@ -21,8 +21,9 @@ from flwr.app import (
 from flwr.common import log
 
 from pncs_flower import protocol
-from pncs_flower.joint import join, part
 from pncs_flower.layers import choose_vectors, local_change
+from pncs_flower.messages.joint import join, part
+from pncs_flower.messages.records import of_kind
 from pncs_flower.protocol import (
     LOSS,
     MARKER,
@@ -31,7 +32,6 @@ from pncs_flower.protocol import (
     SUMMARY,
     SummaryRequest,
 )
-from pncs_flower.records import of_kind
 from pncs_flower.sketches.kinds import parse_sketch
 
 from .client_fn import App, call_app

@@ -10,8 +10,8 @@ A message of the library is an ordinary training message with one more config re
 ``summarize``
     Send a small summary of your gradient or of your local update (`SummaryRequest`): the array
     record `SUMMARY`, and `WHOLE` beside it where it is asked for. To a client whose introduction
-    has `JOINT`, an evaluation may come in the same message (`pncs_flower.joint`), which is done
-    first; of either that fails, the answer's marker has the reason, under its name.
+    has `JOINT`, an evaluation may come in the same message (`pncs_flower.messages.joint`), which is
+    done first; of either that fails, the answer's marker has the reason, under its name.
 ``train``
     You are chosen: send your update. One kept from the pre-round that the message names by its
     `TICKET` is sent as it is; one kept from any other, of another message, is not. To a client that

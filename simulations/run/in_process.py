@@ -14,8 +14,8 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from pncs_flower.clients.kept import drop_kept, ticket_of
+from pncs_flower.messages.records import own_copy
 from pncs_flower.protocol import MARKER, TICKET, TRAIN
-from pncs_flower.records import own_copy
 from pncs_flower.strategies.checks import check_whole
 from pncs_flower.strategies.grids.releases import Run, set_task_identity
 

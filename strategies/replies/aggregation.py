@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.layers import choose_layers
-from pncs_flower.records import of_kind
+from pncs_flower.messages.records import of_kind
 
 from ..base_strategy import named_base, unwrap, unwrap_all
 from .arrays import read_doubles

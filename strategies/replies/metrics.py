@@ -17,8 +17,8 @@ from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from flwr.common import log
 from flwr.serverapp.strategy import Strategy
 
+from pncs_flower.messages.records import of_kind
 from pncs_flower.plain_text import first_of, shortened
-from pncs_flower.records import of_kind
 
 from ..base_strategy import unwrap
 from ..rule import Metrics

@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from pncs_flower.records import of_kind
+from pncs_flower.messages.records import of_kind
 
 from ..base_strategy import unwrap
 from .arrays import KINDS, NUMPY, CheckedArray, read_array

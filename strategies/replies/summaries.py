@@ -6,8 +6,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 
 from pncs_flower.layers import choose_vectors
+from pncs_flower.messages.records import of_kind
 from pncs_flower.protocol import LOSS, NUM_EXAMPLES, SUMMARY, WHOLE, SummaryRequest
-from pncs_flower.records import of_kind
 from pncs_flower.sketches.base import Sketch
 from pncs_flower.sketches.kinds import CoordinateShare, parse_sketch
 

@@ -10,9 +10,9 @@ from flwr.common import log
 from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.layers import ALL_LAYERS, choose_vectors
+from pncs_flower.messages.records import of_kind
 from pncs_flower.plain_text import shortened
 from pncs_flower.protocol import SUMMARY, WHOLE, SummaryRequest
-from pncs_flower.records import of_kind
 from pncs_flower.sketches.kinds import parse_sketch
 
 from ..base_strategy import unwrap

@@ -6,7 +6,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 
 from pncs_flower.layers import ALL_LAYERS, choose_vectors, local_change
-from pncs_flower.records import of_kind
+from pncs_flower.messages.records import of_kind
 
 from .arrays import read_array
 

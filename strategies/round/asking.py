@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, Rec
 from flwr.common import log
 from flwr.common.constant import ErrorCode
 
-from pncs_flower.joint import join, part
+from pncs_flower.messages.joint import join, part
 from pncs_flower.protocol import MARKER, SUMMARIZE, SummaryRequest
 
 from .. import timeouts

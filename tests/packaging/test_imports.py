@@ -37,7 +37,7 @@ def offences(folder: str, *banned: str) -> list[str]:
 @pytest.mark.parametrize(
     ("folder", "banned"),
     [
-        ("pncs_flower", ("flwr", "pncs_flower.strategies", "pncs_flower.clients")),
+        ("pncs_flower", ("pncs_flower.strategies", "pncs_flower.clients")),
         ("pncs_flower", ("pncs_flower.simulations", "ray", "torchvision", "matplotlib")),
         ("strategies", ("pncs_flower.clients", "pncs_flower.simulations", "torch", "ray")),
         ("clients", ("pncs_flower.strategies", "pncs_flower.simulations")),
@@ -45,6 +45,11 @@ def offences(folder: str, *banned: str) -> list[str]:
 )
 def test_arrows_point_one_way(folder: str, banned: tuple[str, ...]) -> None:
     assert offences(folder, *banned) == []
+
+
+def test_the_core_needs_flower_for_messages_alone() -> None:
+    found = offences("pncs_flower", "flwr")
+    assert {Path(each.partition(" ")[0]).parts[1] for each in found} == {"messages"}
 
 
 @pytest.mark.parametrize("folder", [*FOLDERS, "tests", "benchmarks"])

@@ -17,10 +17,9 @@ from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.cli import sweep as sweep_commands
 from pncs_flower.simulations.cli.engines import Engine, _saying_how_to_go_on
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.run import folder as run_folder
 from pncs_flower.simulations.run.flower import RunFailedError
 from pncs_flower.simulations.run.folder import read_rounds
-from pncs_flower.strategies import DeadWorkerError, EmptyRoundsError, SelectionError
+from pncs_flower.strategies import DeadWorkerError, EmptyRoundsError, SelectionError, record
 from pncs_flower.strategies.record import append_line, write_json_lines
 
 HINT = "give the same command with --traceback"
@@ -175,7 +174,7 @@ def test_full_disk_is_told_with_the_file_and_the_command_that_goes_on(
 
     output = tmp_path / "a run"
     with monkeypatch.context() as patch:
-        patch.setattr(run_folder, "write_json_lines", full)
+        patch.setattr(record, "write_json_lines", full)
         done = invoke(*RUN, "--clients", "6", "--output", str(output))
     assert done.exit_code == 1
     assert f"{output / 'rounds.jsonl'}': make room" in done.output

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pncs_flower.plain_text import counted
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
 from pncs_flower.simulations.report.of_run import final_table
@@ -59,7 +60,7 @@ def test_a_run_ends_after_so_many_rounds_without_a_better_accuracy(
         assert not notes  # the last round is no early one
         assert summary(tmp_path)["stopped-after-round"] is None
     else:
-        told = f"stopped early: no better accuracy for {stop_after} round"
+        told = f"stopped early: no better accuracy for {counted(stop_after, 'round')}"
         assert notes == [f"{told}; the best was 0.500, after round 2"]
         assert notes == rows[-1]["notes"][-1:]
         assert summary(tmp_path)["stopped-after-round"] == rounds == summary(tmp_path)["rounds"]

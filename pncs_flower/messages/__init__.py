@@ -1,0 +1,1 @@
+"""What servers and clients both do with Flower's messages; nothing else here needs Flower."""
