@@ -11,7 +11,8 @@ def granted_gpus() -> list[str] | None:
     # They are numbers, or what ``CUDA_VISIBLE_DEVICES`` names them by: "GPU-3f2a..." or
     # "MIG-...".
     ray = sys.modules.get("ray")
-    if ray is None or not ray.is_initialized():
+    # In the server's process, another thread may be importing it at this very moment.
+    if ray is None or not hasattr(ray, "is_initialized") or not ray.is_initialized():
         return None
     if ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
         return None

@@ -355,6 +355,11 @@ def test_a_gpu_is_named_as_ray_names_it_by_number_or_by_text(monkeypatch, gpu):
         choose_device("auto")
 
 
+def test_ray_that_another_thread_is_importing_has_given_nothing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
+    assert granted_gpus() is None
+
+
 @pytest.mark.parametrize(("wanted", "granted"), [("cuda", None), ("cuda", []), ("auto", [0])])
 def test_gpu_that_is_wanted_but_absent_is_an_error_with_the_remedy(monkeypatch, wanted, granted):
     monkeypatch.setattr("pncs_flower.clients.device.granted_gpus", lambda: granted)
