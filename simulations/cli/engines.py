@@ -74,7 +74,7 @@ def run_on_ray(config: Config, clients: int, shares: Mapping[str, Any]) -> None:
             check_run(config, clients, placement)
         else:
             check_run(config, clients)
-            with exit_on_signals(), joined(address):
+            with exit_on_signals(), joined(address, [config.strategy]):
                 placement = place_clients(config, clients, machines(), **shares)
                 prepare([config])
         note = note_on_asking(config, clients)

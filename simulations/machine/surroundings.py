@@ -21,8 +21,10 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 def cluster_address() -> str | None:
     """Return ``RAY_ADDRESS`` if it answers, or None if Ray is to be started here."""
-    address = os.environ.get("RAY_ADDRESS")
-    found = _HOST_AND_PORT.fullmatch(address or "")
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address in ("", "local"):
+        return None
+    found = _HOST_AND_PORT.fullmatch(address)
     if found is None:
         return address  # such as auto, which Ray knows better
     try:  # Ray itself would try for minutes

@@ -133,14 +133,14 @@ def on_any_machine(config: Config) -> Config:
 
 def prepare(configs: Iterable[Config]) -> Parcel:
     """Copy what runs read to every machine that lacks it, and check there what can be checked."""
-    distinct = {config.of_inputs(): config for config in configs}
+    distinct = {(config.of_inputs(), config.strategy): config for config in configs}
     archives: dict[str, Archive] = {}
     for config in distinct.values():
         for name, files in _read(config).values():
             if name not in archives:
                 _lay(name, files, partial(_link, files))
                 archives[name] = Archive([*files], _pack(files))
-    parcel = Parcel(archives, {key: _places(config) for key, config in distinct.items()})
+    parcel = Parcel(archives, {key: _places(config) for (key, _), config in distinct.items()})
     prints = {config: inputs_fingerprint(config) for config in distinct.values()}
 
     def versions() -> dict[str, str]:  # sent by its code, so that it needs nothing there
@@ -237,10 +237,14 @@ def _lay(name: str, files: Collection[str], fill: Callable[[Path], None]) -> Non
     with FileLock(copies / "lock"):  # other processes wait, and find what this one has made
         if is_whole():
             return
-        with TemporaryDirectory(dir=copies, prefix=".partial-") as new:
-            fill(Path(new) / name)
+        new = copies / ".partial"
+        shutil.rmtree(new, ignore_errors=True)  # what a killed process has left
+        try:
+            fill(new)
             shutil.rmtree(final, ignore_errors=True)
-            (Path(new) / name).rename(final)
+            new.rename(final)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
 
 
 def _link(files: Files, folder: Path) -> None:

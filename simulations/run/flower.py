@@ -19,7 +19,12 @@ from pncs_flower.plain_text import without_colours
 from ..config import APP_DIRECTORY, Config, format_toml
 from ..machine.processes import adopt_orphans, guarded, stop_descendants
 from ..machine.signals import ignoring_signals
-from ..machine.surroundings import free_ports, short_folder, without_proxy_here
+from ..machine.surroundings import (
+    cluster_address,
+    free_ports,
+    short_folder,
+    without_proxy_here,
+)
 from ..timeouts import LOOK_AT_RUN_AGAIN, RUN_ENDS
 
 if TYPE_CHECKING:
@@ -46,7 +51,7 @@ def run_in_flower(
     """Run the app on Ray, and leave no process behind; all but a completed run is an error."""
     adopt_orphans()
     # Ray, if it is started here, needs a short one for its sockets.
-    elsewhere = "RAY_ADDRESS" in os.environ
+    elsewhere = cluster_address() is not None
     home = Path(tempfile.mkdtemp(prefix="pncs-")) if elsewhere else short_folder()
     superlink_log = home / "local-superlink" / "superlink.log"
     with guarded("FLWR_HOME", home) as watchdog:
@@ -66,8 +71,10 @@ def run_in_flower(
         finally:
             with ignoring_signals():
                 stop_descendants(spared=watchdog)
-                _complete(output / FLOWER_LOG, superlink_log)
-                shutil.rmtree(home, ignore_errors=True)
+                try:
+                    _complete(output / FLOWER_LOG, superlink_log)
+                finally:  # on a full disk, too
+                    shutil.rmtree(home, ignore_errors=True)
 
 
 def _prepare(home: Path, elsewhere: bool) -> Process:

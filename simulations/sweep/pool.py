@@ -2,7 +2,7 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from traceback import format_exception
@@ -33,10 +33,10 @@ class Failure(NamedTuple):
 
 
 @contextmanager
-def pool(workers: int | None) -> Iterator[RunJobs]:
+def pool(workers: int | None, strategies: Iterable[str] = ()) -> Iterator[RunJobs]:
     """Offer a function that does jobs, and yields results or `Failure` as they come."""
     # With 0 workers in this process, else in Ray, which is started for the first of the jobs;
-    # None: as many as there are CPUs.
+    # None: as many as there are CPUs. ``strategies`` are those of all jobs to come.
     if workers == 0:
         yield _do_here
         return
@@ -51,7 +51,6 @@ def pool(workers: int | None) -> Iterator[RunJobs]:
             if not jobs:
                 return
             if not started:
-                strategies = [config.strategy for config in configs]
                 stack.enter_context(
                     _ray_here(workers or usable_cpus())
                     if address is None

@@ -17,6 +17,7 @@ from pncs_flower.plain_text import one_line
 from pncs_flower.strategies.record import write_json_lines
 
 from ..config import Scalar
+from ..machine.surroundings import cluster_address
 from ..run.early_stopping import LAST
 from ..run.folder import read_rounds, read_summary
 from ..run.preflight import check_device, check_run
@@ -52,9 +53,10 @@ def run_sweep(
     # anything runs. ``on_start(done, total)`` is called then, ``on_cell(cell, done, total)``
     # after each cell.
     folder.mkdir(parents=True, exist_ok=True)
-    elsewhere = workers != 0 and "RAY_ADDRESS" in os.environ
+    elsewhere = workers != 0 and cluster_address() is not None
+    strategies = {str(cell.settings["strategy"]) for cell in sweep.cells()}
     # What cells write meanwhile is removed at the end, also of those whose process was killed.
-    with held(folder), _scratch() as scratch, pool(workers) as run_jobs:
+    with held(folder), _scratch() as scratch, pool(workers, strategies) as run_jobs:
 
         def run_missing(files: Mapping[Path, Cell]) -> dict[str, str]:
             todo = {path: cell for path, cell in files.items() if not path.exists()}

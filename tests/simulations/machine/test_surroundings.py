@@ -8,7 +8,12 @@ from urllib.request import getproxies_environment, proxy_bypass_environment
 
 import pytest
 
-from pncs_flower.simulations.machine.surroundings import LONGEST, short_folder, without_proxy_here
+from pncs_flower.simulations.machine.surroundings import (
+    LONGEST,
+    cluster_address,
+    short_folder,
+    without_proxy_here,
+)
 from pncs_flower.simulations.run import flower as flower_run
 
 PROXIES = ("http_proxy", "HTTP_PROXY", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
@@ -104,3 +109,28 @@ def test_log_that_an_error_names_is_there(tmp_path: Path, monkeypatch: pytest.Mo
         flower_run.run_in_flower(None, 1, None, tmp_path, lambda: None)  # type: ignore[arg-type]
     named = Path(str(failed.value).rpartition("at ")[2].rstrip("."))
     assert "the cause" in named.read_text(encoding="utf-8")
+
+
+def test_nothing_is_left_where_the_log_cannot_be_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Path] = []
+
+    def full(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(flower_run, "_start", lambda flower, *_: started.append(flower["cwd"]))
+    monkeypatch.setattr(flower_run, "_wait", lambda *_: None)
+    monkeypatch.setattr(flower_run, "stop_descendants", lambda **_: None)
+    monkeypatch.setattr(flower_run, "_complete", full)
+    with pytest.raises(OSError, match="No space left"):
+        flower_run.run_in_flower(None, 1, None, tmp_path, lambda: None)  # type: ignore[arg-type]
+    assert not started[0].parent.exists()
+
+
+@pytest.mark.parametrize("address", ["", "local"])
+def test_no_address_of_a_cluster_is_this_machine(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    assert cluster_address() is None

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 from images import write_images
+from typer.testing import CliRunner
 
+from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.config import Config, default_run_config
+from pncs_flower.simulations.machine import surroundings
 from pncs_flower.simulations.run import cluster
 from pncs_flower.simulations.task import inputs_fingerprint, load_inputs
 
@@ -53,6 +56,27 @@ def test_files_that_were_moved_since_are_found_anew(home: Path, images: Config) 
     assert second.data_dir == first.data_dir
     assert all(path.exists() for path in Path(second.data_dir).expanduser().glob("*/*/*"))
     assert list(Path(second.data_dir).expanduser().parent.glob(".partial*")) == []
+
+
+def test_what_a_killed_process_has_left_is_removed(home: Path, images: Config) -> None:
+    left = home / ".cache" / "pncs-flower" / "copies" / ".partial" / "train"
+    left.mkdir(parents=True)
+    folder = Path(laid(images).data_dir).expanduser()
+    assert {path.name for path in folder.parent.iterdir()} == {folder.name, "lock"}
+
+
+def test_a_run_is_checked_on_the_nodes_with_its_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[object] = []
+
+    def join(address: str, strategies: object = ()) -> None:
+        sent.append(strategies)
+        raise ValueError("that is all")
+
+    monkeypatch.setattr(surroundings, "cluster_address", lambda: "a:1")
+    monkeypatch.setattr(cluster, "joined", join)
+    done = CliRunner().invoke(app, ["run", "--strategy", "pncs_flower.strategies:PNCSRule"])
+    assert "that is all" in done.output
+    assert sent == [["pncs_flower.strategies:PNCSRule"]]
 
 
 def test_the_code_runs_alone_with_a_rule_of_a_users(

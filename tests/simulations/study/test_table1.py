@@ -159,7 +159,7 @@ def test_a_study_that_is_stopped_does_not_wait_for_what_is_left() -> None:
     started = time.monotonic()
     seconds = {Path(str(number)): 100 * number for number in range(4)}
     with suppress(SystemExit), pool(2) as run_jobs:
-        for path, _ in run_jobs(time.sleep, seconds):
+        for path, _ in run_jobs(lambda job, moved: time.sleep(job), seconds, ()):
             assert path == Path("0")
             raise SystemExit(130)
     assert time.monotonic() - started < 60

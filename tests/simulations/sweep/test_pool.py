@@ -1,7 +1,8 @@
 """Which failures cost a job its node's end, and which its own: Ray's errors, without Ray."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -90,3 +91,22 @@ def test_a_worker_that_ends_with_its_node_is_no_fault_of_the_job(
     )
     assert submitted == ["a", "b", "a"]
     assert results == {A: "a done", B: "b done"}
+
+
+def test_a_cluster_is_joined_once_with_the_rules_of_all_jobs_to_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[Collection[str]] = []
+
+    def join(address: str, strategies: Collection[str]) -> Any:
+        sent.append(strategies)
+        return nullcontext()
+
+    monkeypatch.setattr(pool, "cluster_address", lambda: "a:1")
+    monkeypatch.setattr(pool, "joined", join)
+    monkeypatch.setattr(pool, "prepare", lambda configs: None)
+    monkeypatch.setattr(pool, "_do_in_ray", lambda do, jobs, *_: iter(jobs.items()))
+    with pool.pool(None, ["pncs", "mine:Rule"]) as run_jobs:
+        for job in (A, B):
+            assert list(run_jobs(lambda *_: None, {job: "a"}, [])) == [(job, "a")]
+    assert sent == [["pncs", "mine:Rule"]]
