@@ -131,13 +131,13 @@ def is_much(size: int, num_clients: int) -> bool:
 
 
 def with_arrays_stored(records: RecordDict, num_clients: int) -> RecordDict:
-    """Return records whose arrays are on disk, or these if they are small."""
+    """Return records whose arrays are on disk (Linux), or these if they are small."""
     parts = Parts()
     places = {
         name: {key: parts.add(array) for key, array in record.items()}
         for name, record in records.array_records.items()
     }
-    if not is_much(parts.size, num_clients):
+    if not hasattr(os, "memfd_create") or not is_much(parts.size, num_clients):  # not on Linux
         return records
     file = NamelessFile.holding(parts.data, on_disk=True)
     stored = RecordDict(dict(records))

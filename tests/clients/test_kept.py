@@ -77,6 +77,15 @@ def test_a_client_has_its_share_of_memory(
     assert kinds == {on_disk}
 
 
+def test_where_files_have_names_it_stays_in_memory(
+    no_memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "memfd_create")  # as on Windows and macOS
+    state = RecordDict()
+    keep(state, "t", update(), 3)
+    assert {type(array) for array in kept_of(state).values()} == {Array}
+
+
 def test_a_state_goes_to_another_process_and_back_as_with_ray(no_memory: Path) -> None:
     """Its arrays in one file, which nobody reads but to send it on."""
     state = RecordDict()
