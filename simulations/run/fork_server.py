@@ -80,7 +80,7 @@ class ForkServer:
         if not answer:
             raise DeadWorkerError(
                 "the process that starts the workers of the simulation has died, perhaps for want "
-                "of memory: start again (with checkpoint=, the run goes on where it stopped)"
+                "of memory: start again, and a run that was saved goes on where it stopped"
             )
         return int.from_bytes(answer), descriptors
 

@@ -208,8 +208,8 @@ def note_on_asking(config: Config, num_clients: int) -> str | None:
         return None
     work = {"update": "trainings", "gradient": "gradients", "loss": "evaluations"}
     remedy = "pncs rules lists others, some of which ask nobody"
-    if "candidates" in parameter_names(config):
-        fewer = _REMEDY * config.num_selected
+    fewer = _REMEDY * config.num_selected
+    if fewer < asked and "candidates" in parameter_names(config):
         remedy = f"with --set rule.candidates={fewer} it asks {fewer}"
     return (
         f"the first round asks {asked:,} of {num_clients:,} clients: {asked:,} messages and "

@@ -159,5 +159,5 @@ def stop_after_empty_rounds(history: Sequence[RoundRecord], most: int) -> None:
         f"no client delivered an update in {counted(len(last), 'round')} in a row. In round "
         f"{last[-1].round}: {'; '.join(reasons[:3])}. "
         f"{len(untried)} of {counted(len(last[-1].clients), 'client')} not chosen in these "
-        "rounds: with a larger max_empty_rounds, more would have been tried"
+        "rounds: a strategy made with a larger max_empty_rounds would have tried more"
     )

@@ -123,6 +123,7 @@ def test_the_command_says_what_is_wrong_and_leaves_nothing(tmp_path: Path) -> No
     [
         ("pncs", {}, 2000, "2,000 of 2,000 clients: 2,000 messages and trainings, and 208.0 kB"),
         ("pncs", {}, 2000, "with --set rule.candidates=10 it asks 10"),
+        ("pncs", {"num-selected": 500}, 2000, "208.0 kB up; pncs rules lists others"),
         ("fedcor", {}, 2000, "2,000 messages and evaluations, and 32.0 kB up; pncs rules lists"),
         ("pncs", {}, 999, None),
         ("pncs", {"rule.candidates": 10}, 2000, None),
