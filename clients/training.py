@@ -126,27 +126,25 @@ class Pieces:
 
     # They are no part of the client's examples, since a model may work in place on what it is given
     # (``nn.ReLU(inplace=True)`` as the first layer), and those are kept for the next pass, round
-    # and client.
+    # and client. Nor are they views made by `split`, to which PyTorch lets no model add in place.
 
     def __init__(self, model: nn.Module, examples: Examples) -> None:
         self._model = model
         self._inputs = examples[0]
 
     def of(self, examples: Examples) -> Iterator[Examples]:
-        """Yield some examples, copies of the client's, at most `CHUNK` at a time, or one more."""
+        """Yield copies of some of the examples, at most `CHUNK` of them at a time, or one more."""
         inputs, targets = examples
         sizes = self.sizes(len(inputs), CHUNK)
-        if inputs is not self._inputs:  # a batch has been copied out of them
-            yield from zip(inputs.split(sizes), targets.split(sizes), strict=True)
-            return
-        if len(sizes) == 1:
-            yield inputs.clone(), targets.clone()
+        if len(sizes) == 1:  # a batch has been copied out of them
+            yield (inputs.clone(), targets.clone()) if inputs is self._inputs else examples
             return
         # One place for all, each over the one before it: memory that is asked for anew takes longer
         # than the pass of a small model.
         place = torch.empty_like(inputs[: max(sizes)])
         for some, answers in zip(inputs.split(sizes), targets.split(sizes), strict=True):
-            yield place[: len(some)].copy_(some), answers.clone()
+            # Detached: a piece to which a model has added in place has a graph that is spent.
+            yield place.detach()[: len(some)].copy_(some), answers.clone()
 
     def sizes(self, count: int, size: int) -> list[int]:
         """Return the sizes of pieces of at most ``size`` that make up ``count``."""

@@ -245,6 +245,25 @@ def test_a_model_that_works_in_place_on_its_inputs_leaves_the_examples_as_they_w
         assert first == expected
 
 
+class Shifting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.shift, self.last = nn.Parameter(torch.ones(5)), nn.Linear(5, 3)
+
+    def forward(self, inputs):
+        inputs += self.shift
+        return self.last(inputs)
+
+
+@pytest.mark.parametrize(("count", "batch_size"), [(40, 0), (40, 16), (2500, 0), (2500, 1500)])
+def test_a_model_may_add_what_it_learns_to_its_inputs_in_place(count, batch_size):
+    model, some = Shifting(), examples(count)
+    for _ in range(2):
+        local_sgd(model, some, LocalTraining(batch_size=batch_size), seed=1)
+    assert torch.equal(some[0], examples(count)[0])
+    assert not torch.equal(model.shift, torch.ones(5))
+
+
 def test_a_loss_function_that_works_in_place_on_the_targets_leaves_them_as_they_were():
     model, some = seeded_model(), examples()
     full_batch_gradient(model, some, 1, cross_entropy_in_place)
