@@ -6,11 +6,10 @@ message may meet a new process.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
-from pncs_flower.messages.records import of_kind
+from pncs_flower.messages.records import of_kind, own_copy
 
 from .stored import with_arrays_stored
 
@@ -59,11 +58,7 @@ def restored(state: RecordDict) -> Iterator[None]:
     """Put the app's part of a state back to what it was, for a client that may not be chosen."""
     # What the training has made of it stays beside the kept update, if any, and comes back with
     # it.
-    # The values of arrays are bytes, which nobody changes; the lists of other records are not.
-    before = {
-        name: record.copy() if isinstance(record, ArrayRecord) else deepcopy(record)
-        for name, record in _own(state).items()
-    }
+    before = own_copy(_own(state))
     try:
         yield
     finally:

@@ -23,7 +23,7 @@ from flwr.common import log
 from pncs_flower import protocol
 from pncs_flower.layers import choose_vectors, local_change
 from pncs_flower.messages.joint import join, part
-from pncs_flower.messages.records import of_kind
+from pncs_flower.messages.records import of_kind, own_copy
 from pncs_flower.protocol import (
     LOSS,
     MARKER,
@@ -293,7 +293,7 @@ def _answer_both(
         metadata = copy(message.metadata)
         if answer is evaluate:
             metadata.message_type = MessageType.EVALUATE
-        before = {name: record.copy() for name, record in context.state.items()}
+        before = own_copy(context.state)
         try:
             # The metadata are those of the message, which only Flower's own keyword can say.
             reply = answer(Message(content=content, metadata=metadata), context)  # type: ignore[call-overload]
@@ -303,7 +303,7 @@ def _answer_both(
         except Exception as error:
             log(ERROR, "A client failed to %s.", what, exc_info=error)
             problems[what] = f"{type(error)}:<'{error}'>"
-            context.state = RecordDict(before)
+            context.state = before
         else:
             answers[what] = reply.content
     nothing = RecordDict()
