@@ -41,6 +41,7 @@ class Coordinates(SizedSketch):
         drawn, what = _drawn(seed, round), (layer, values.size, self.size)
         if what not in drawn:
             drawn[what] = _draw_indices(*what[1:], seed, "coordinates", round, layer)
+            drawn[what].flags.writeable = False
         return np.asarray(values[drawn[what]])
 
 

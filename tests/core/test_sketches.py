@@ -12,6 +12,7 @@ from pncs_flower.sketches.kinds import (
     Count,
     Layers,
     Norm,
+    _drawn,
     parse_sketch,
 )
 from pncs_flower.sketches.power_moments import PowerMoments
@@ -201,6 +202,17 @@ def test_coordinates_are_distinct_coordinates_in_order(size: int) -> None:
     drawn = sketched(Coordinates(size), np.arange(100, dtype=np.float32))
     assert len(set(drawn.tolist())) == size
     assert (np.diff(drawn) > 0).all()
+
+
+def test_coordinates_that_are_drawn_once_are_nobodys_to_change() -> None:
+    values, place = np.arange(50.0), {"seed": 3, "round": 7, "layer": "w"}
+    first = Coordinates(5).encode(values, **place)
+    expected = first.copy()
+    first[:] = 0
+    np.testing.assert_array_equal(Coordinates(5).encode(values, **place), expected)
+    (indices,) = _drawn(3, 7).values()
+    with pytest.raises(ValueError, match="read-only"):
+        indices[0] = 1
 
 
 def test_coordinates_change_with_the_round() -> None:
