@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import zlib
 from collections.abc import Callable
 from functools import cache, cached_property, partial
@@ -12,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..config import Config
 from ..data.datasets import dataset_fingerprint, load_dataset
+from ..whole_folder import have_folder
 from .pretrained import cuts, frozen_part, normalize
 from .weights import read_weights, weights_fingerprint
 
@@ -139,23 +138,14 @@ def _cached(
     """Return a folder of the cache, which is there whole or not at all."""
     name = blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=12).hexdigest()
     final = folder / f"{key['model'].replace('/', '-')}-{name}"
-    if final.is_dir():
-        return _opened(final)
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / "lock"):  # other processes wait, and find what this one has made
-        if final.is_dir():
-            return _opened(final)
-        new = folder / ".partial"
-        shutil.rmtree(new, ignore_errors=True)  # what a killed process has left
-        new.mkdir()
-        try:
-            about = make(new)
-            checksums = {path.name: _checksum(path) for path in sorted(new.glob("*.npy"))}
-            text = json.dumps({**about, "key": key, "checksums": checksums}, indent=2)
-            (new / "about.json").write_text(text, encoding="utf-8")
-            new.rename(final)
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
+
+    def write(new: Path) -> None:
+        about = make(new)
+        checksums = {path.name: _checksum(path) for path in sorted(new.glob("*.npy"))}
+        text = json.dumps({**about, "key": key, "checksums": checksums}, indent=2)
+        (new / "about.json").write_text(text, encoding="utf-8")
+
+    have_folder(final, final.is_dir, write)
     return _opened(final)
 
 

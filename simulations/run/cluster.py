@@ -19,8 +19,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, NamedTuple
 
-from filelock import FileLock
-
 import pncs_flower
 from pncs_flower.plain_text import one_line, without_colours
 from pncs_flower.strategies.resume.settings import installed_version
@@ -31,6 +29,7 @@ from ..machine.signals import keeping_handlers
 from ..models.frozen import frozen_folders
 from ..models.weights import weights_fingerprint
 from ..task import inputs_fingerprint
+from ..whole_folder import have_folder
 from .preflight import Machine, check_run
 
 COPIES = "~/.cache/pncs-flower/copies"
@@ -149,7 +148,7 @@ def prepare(configs: Iterable[Config]) -> Parcel:
         return {package: version(package) for package in _SAME}
 
     here = {package: installed_version(package) for package in _SAME}
-    for name, there in _on_each_node(versions).items():
+    for name, there in _on_each_node(versions):
         other = [f"{key} {there[key]}, not {has}" for key, has in here.items() if has != there[key]]
         if other:
             raise ValueError(
@@ -188,8 +187,8 @@ def _nodes() -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
 
-def _on_each_node(task: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
-    """Call a function on all machines at once, and return what it returns by their addresses."""
+def _on_each_node(task: Callable[..., Any], *arguments: Any) -> list[tuple[str, Any]]:
+    """Call a function on all machines at once, and return their addresses and what it returns."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -198,10 +197,10 @@ def _on_each_node(task: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
         there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         reference = remote.options(scheduling_strategy=there).remote(*arguments)
         asked[reference] = node["NodeManagerAddress"]
-    answers = {}
+    answers = []
     for reference, name in asked.items():
         try:
-            answers[name] = ray.get(reference)
+            answers.append((name, ray.get(reference)))
         except ray.exceptions.RayError as error:
             raise ValueError(f"node {name} of the Ray cluster: {_reason(error)}") from None
     return answers
@@ -224,27 +223,10 @@ def _read(config: Config) -> dict[str, tuple[str, Files]]:
 
 
 def _lay(name: str, files: Collection[str], fill: Callable[[Path], None]) -> None:
-    """Have a folder of copies filled, whole or not at all, if some of its files are not there."""
-    copies = Path(COPIES).expanduser()
-    copies.mkdir(parents=True, exist_ok=True)
-    final = copies / name
-
-    def is_whole() -> bool:  # one of links may be broken
-        return all((final / file).is_file() for file in files)
-
-    if is_whole():
-        return
-    with FileLock(copies / "lock"):  # other processes wait, and find what this one has made
-        if is_whole():
-            return
-        new = copies / ".partial"
-        shutil.rmtree(new, ignore_errors=True)  # what a killed process has left
-        try:
-            fill(new)
-            shutil.rmtree(final, ignore_errors=True)
-            new.rename(final)
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
+    """Have a folder of copies filled, if some of its files are not there."""
+    folder = Path(COPIES).expanduser() / name
+    # One of links may be broken.
+    have_folder(folder, lambda: all((folder / file).is_file() for file in files), fill)
 
 
 def _link(files: Files, folder: Path) -> None:
