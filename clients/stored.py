@@ -73,13 +73,14 @@ def _on_disk(content: bytes) -> NamelessFile:
 
 
 @cache
-def allow_many_files() -> None:
-    """Let this process have as many open as the system allows: one for each client that keeps."""
-    with contextlib.suppress(ImportError, ValueError, OSError):
-        import resource  # which Windows has not
+def allow_many_files() -> int:
+    """Let this process have as many files open as the system allows, and return how many."""
+    import resource  # which Windows has not
 
+    with contextlib.suppress(ValueError, OSError):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 class StoredArray(Array):
@@ -140,6 +141,9 @@ def with_arrays_stored(records: RecordDict, num_clients: int) -> RecordDict:
     if not hasattr(os, "memfd_create") or not is_much(parts.size, num_clients):  # not on Linux
         return records
     file = NamelessFile.holding(parts.data, on_disk=True)
+    # Each client that keeps has one open, and descriptors are given out from the lowest on.
+    if file.descriptor > allow_many_files() // 2:  # others need some, too
+        return records
     stored = RecordDict(dict(records))
     for name, of_record in places.items():
         stored[name] = record = ArrayRecord()

@@ -63,7 +63,7 @@ class SummaryMod:
     Every client that is asked trains, and keeps its update in ``context.state`` under names that
     begin with ``pncs-kept`` until it is chosen or hears of the next round. A simulation, which
     holds the states of all its clients, so holds a model for each one that was asked: 64 MB of all
-    in memory, and what is more in files without a name in the folder for temporary files.
+    in memory, and what is more, on Linux, in files without a name in the folder for temporary ones.
 
     Parameters
     ----------

@@ -86,6 +86,22 @@ def test_where_files_have_names_it_stays_in_memory(
     assert {type(array) for array in kept_of(state).values()} == {Array}
 
 
+def test_clients_beyond_half_of_the_open_files_keep_theirs_in_memory(
+    no_memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All others of the process, such as a checkpoint's, still find room."""
+    room = len(os.listdir("/proc/self/fd")) + 2
+    monkeypatch.setattr(stored, "allow_many_files", lambda: 2 * room)
+    states = [RecordDict() for _ in range(room)]
+    for state in states:
+        keep(state, "t", update(), 3)
+    kinds = [type(kept_of(state)["w"]) for state in states]
+    assert kinds[0] is StoredArray
+    assert kinds[-1] is Array
+    assert len(os.listdir("/proc/self/fd")) <= room + 2
+    assert all(take_kept(state, "t") == update() for state in states)
+
+
 def test_a_state_goes_to_another_process_and_back_as_with_ray(no_memory: Path) -> None:
     """Its arrays in one file, which nobody reads but to send it on."""
     state = RecordDict()
