@@ -393,7 +393,8 @@ compute = dict
 def train(message, context):
     assert os.getpid() != main
     client = context.node_config["partition-id"]
-    print("client", client, "has begun")
+    # At once: Python's print writes its parts one by one where output is not buffered.
+    sys.stdout.write(f"client {client} has begun\\n")
     sys.stdout.flush()
     if "raise" in message.content and client == 1:
         raise OSError("no data there")
@@ -477,7 +478,8 @@ def hanging(folder: Path) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
     assert process.stdout is not None
     begun = {process.stdout.readline() for _ in range(2)}
     if begun != {"client 0 has begun\n", "client 1 has begun\n"}:
-        raise AssertionError(finish(process))
+        os.killpg(process.pid, signal.SIGKILL)
+        raise AssertionError(begun, finish(process))
     below = psutil.Process(process.pid).children(recursive=True)
     assert len(below) == 3
     return process, below
