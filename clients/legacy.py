@@ -25,6 +25,7 @@ from flwr.app import (
 from flwr.client import Client
 from flwr.common import Code, Parameters, Status
 
+from pncs_flower.messages.records import make_message
 from pncs_flower.properties import pack_properties, unpack_properties
 from pncs_flower.protocol import LOSS, MARKER, NUM_EXAMPLES, SUMMARY, WHOLE
 
@@ -146,8 +147,7 @@ class SummaryClient(Client):
             ttl=3600.0,
             message_type=kind,
         )
-        # There is no task whose message it could be, which only Flower's own keyword can say.
-        message = Message(content=content, metadata=metadata)  # type: ignore[call-overload]
+        message = make_message(metadata, content)  # there is no task whose message it could be
         return self._mod(message, self._context, self._call).content
 
     def _call(self, message: Message, context: Context) -> Message:

@@ -23,7 +23,7 @@ from flwr.common import log
 from pncs_flower import protocol
 from pncs_flower.layers import choose_vectors, local_change
 from pncs_flower.messages.joint import join, part
-from pncs_flower.messages.records import of_kind, own_copy
+from pncs_flower.messages.records import make_message, of_kind, own_copy
 from pncs_flower.protocol import (
     LOSS,
     MARKER,
@@ -295,8 +295,7 @@ def _answer_both(
             metadata.message_type = MessageType.EVALUATE
         before = own_copy(context.state)
         try:
-            # The metadata are those of the message, which only Flower's own keyword can say.
-            reply = answer(Message(content=content, metadata=metadata), context)  # type: ignore[call-overload]
+            reply = answer(make_message(metadata, content), context)
             if reply.has_error():
                 raise RuntimeError(reply.error.reason)
         # As Flower does with it, but the other half of the message is not to blame.

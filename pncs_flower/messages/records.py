@@ -2,7 +2,16 @@
 
 from typing import TypeVar
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Error,
+    Message,
+    Metadata,
+    MetricRecord,
+    RecordDict,
+)
 
 _Record = TypeVar("_Record", ArrayRecord, ConfigRecord, MetricRecord)
 
@@ -22,6 +31,12 @@ def own_copy(records: RecordDict) -> RecordDict:
         if not isinstance(mine, ArrayRecord):
             mine.update({key: [*value] for key, value in mine.items() if isinstance(value, list)})
     return copy
+
+
+def make_message(metadata: Metadata, said: RecordDict | Error) -> Message:
+    """Make a message with metadata that are given, as only Flower's own keyword can."""
+    name = "error" if isinstance(said, Error) else "content"
+    return Message(**{name: said}, metadata=metadata)  # type: ignore[call-overload, no-any-return]
 
 
 def make_array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> Array:

@@ -14,7 +14,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from pncs_flower.clients.kept import drop_kept, ticket_of
-from pncs_flower.messages.records import own_copy
+from pncs_flower.messages.records import make_message, own_copy
 from pncs_flower.protocol import MARKER, TICKET, TRAIN
 from pncs_flower.strategies.checks import check_whole
 from pncs_flower.strategies.grids.releases import Run, set_task_identity
@@ -167,10 +167,7 @@ class InProcessGrid(Grid):
         client = self.contexts[message.metadata.dst_node_id]
         settings = dict(client.run_config)
         context = replace(client, state=own_copy(client.state), run_config=settings)
-        # The metadata is that of the message, which only Flower's own keyword can say.
-        received = Message(  # type: ignore[call-overload]
-            content=own_copy(message.content), metadata=message.metadata
-        )
+        received = make_message(message.metadata, own_copy(message.content))
         try:
             reply = self._app(received, context)
             if not reply.has_error():

@@ -11,6 +11,7 @@ own is held.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from copy import copy
 from logging import INFO
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
@@ -18,6 +19,7 @@ from flwr.common import log
 from flwr.common.constant import ErrorCode
 
 from pncs_flower.messages.joint import join, part
+from pncs_flower.messages.records import make_message
 from pncs_flower.protocol import MARKER, SUMMARIZE, SummaryRequest
 
 from .. import timeouts
@@ -198,9 +200,11 @@ def _parted(reply: Message) -> tuple[Message, Message]:
     replies: list[Message] = []
     for what, content in ((SUMMARIZE, summary), (MessageType.EVALUATE, evaluation)):
         code, reason = ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(problems.get(what))
-        answer = {"error": Error(code, reason)} if what in problems else {"content": content}
-        # The metadata are those of the reply, which only Flower's own keyword can say.
-        replies.append(Message(**answer, metadata=reply.metadata))  # type: ignore[call-overload]
+        metadata = copy(reply.metadata)
+        if what == MessageType.EVALUATE:
+            metadata.message_type = MessageType.EVALUATE
+        said = Error(code, reason) if what in problems else content
+        replies.append(make_message(metadata, said))
     return replies[0], replies[1]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from apps import numpy_app
+from coming_and_going import Grid
 from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
@@ -251,16 +252,10 @@ def test_note_of_a_last_round_that_was_not_saved_promises_no_next_one(
 
 
 def test_the_list_of_clients_is_written_where_it_changes_and_is_there_for_each_round(tmp_path):
-    class Leaving(InProcessGrid):
-        rounds = 0
-
-        def get_node_ids(self):
-            return list(super().get_node_ids())[: 6 if self.rounds < 3 else 5]
-
-    grid = Leaving(numpy_app.make_app(summary_mod), 6)
+    grid = Grid(numpy_app.make_app(summary_mod), 6, lambda number: [5] if number > 3 else [])
 
     def count(server_round, arrays):
-        grid.rounds = server_round
+        grid.round = server_round + 1
 
     def run() -> list[list[str]]:
         strategy = RoundRobin(FedAvg(fraction_evaluate=0.0), checkpoint=tmp_path)

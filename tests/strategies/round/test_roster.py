@@ -4,6 +4,7 @@ import time
 
 import pytest
 from apps import numpy_app
+from coming_and_going import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from pncs_flower.clients import summary_mod
@@ -241,16 +242,10 @@ def test_fewer_clients_than_an_evaluation_needs_cost_the_evaluation_and_no_more(
 
 
 def test_records_share_the_list_of_clients_while_it_stays_the_same():
-    class Leaving(InProcessGrid):
-        rounds = 0
-
-        def get_node_ids(self):
-            return list(super().get_node_ids())[: 6 if self.rounds < 3 else 5]
-
-    grid = Leaving(numpy_app.make_app(summary_mod), 6)
+    grid = Grid(numpy_app.make_app(summary_mod), 6, lambda number: [5] if number > 3 else [])
 
     def count(server_round, arrays):
-        grid.rounds = server_round
+        grid.round = server_round + 1
 
     strategy = PNCS(FedAvg(fraction_evaluate=0.0))
     strategy.start(grid, numpy_app.initial_arrays(), num_rounds=5, evaluate_fn=count)
