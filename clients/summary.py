@@ -106,6 +106,10 @@ class SummaryMod:
                 "the mod is summary_mod, or SummaryMod(...), not the class itself: "
                 "ClientApp(mods=[summary_mod])"
             )
+        functions = {"gradient": gradient, "num_examples": num_examples, "evaluate": evaluate}
+        for name, given in functions.items():
+            if given is not None and not callable(given):
+                raise TypeError(f"{name} is {given!r}, but must be a function or None")
         self._gradient = gradient
         self._num_examples = num_examples
         self._noise = noise
@@ -296,6 +300,8 @@ def _answer_both(
         before = own_copy(context.state)
         try:
             reply = answer(make_message(metadata, content), context)
+            if not isinstance(reply, Message):
+                raise TypeError(f"it returned {type(reply).__name__}, but must return a Message")
             if reply.has_error():
                 raise RuntimeError(reply.error.reason)
         # As Flower does with it, but the other half of the message is not to blame.

@@ -243,3 +243,10 @@ def test_evaluate_function_without_a_loss_is_an_error_reply_that_says_what_is_mi
 def test_introduction_tells_the_number_of_examples_where_the_app_does():
     grid = federation(SummaryMod(num_examples=lambda context: 12))
     assert ask(grid, "introduce").content[MARKER]["num-examples"] == 12
+
+
+@pytest.mark.parametrize("name", ["gradient", "num_examples", "evaluate"])
+@pytest.mark.parametrize("given", [5, True, "app", {}])
+def test_what_must_be_a_function_is_refused_if_it_is_none(name, given):
+    with pytest.raises(TypeError, match=rf"{name} is .* must be a function or None"):
+        SummaryMod(**{name: given})

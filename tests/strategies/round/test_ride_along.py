@@ -423,3 +423,10 @@ def test_candidates_of_which_some_rest_are_asked_once():
     strategy, _, _ = run(SketchedMean, mods=(summary_mod,), rounds=12, **options)
     assert min(len(record.chosen) for record in strategy.history) == 1
     assert [record.pre_round for record in strategy.history] == ["own"] + ["ahead"] * 11
+
+
+def test_an_evaluation_that_returns_no_message_says_so():
+    strategy, _, _ = run(mods=(SummaryMod(evaluate=lambda message, context: None),), rounds=2)
+    assert any(
+        "returned NoneType, but must return a Message" in n for n in strategy.history[0].notes
+    )
