@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import signal
 import ssl
 import subprocess
 import sys
@@ -11,17 +10,19 @@ import sysconfig
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+import psutil
 from credentials import Credentials
 
 from pncs_flower.plain_text import without_colours
 from pncs_flower.simulations.machine.processes import descendants
 from pncs_flower.simulations.machine.surroundings import free_ports
+from pncs_flower.simulations.machine.watchdog import is_alive, stop
 
 __all__ = ["CONNECTION", "Federation", "FederationError", "Isolation", "Run", "Scalar"]
 
@@ -256,24 +257,22 @@ class Federation:
 
     def stop(self) -> None:
         """Stop everything that was started and what that has started, asking first."""
-        below = {process.pid: True for process in self._started if process.poll() is None}
-        for pid in list(below):
-            below |= {process.pid: True for process in descendants(pid)}
-        # SuperLink first: it is what the others would try to reach.
-        for number, seconds in ((signal.SIGTERM, _GRACE), (signal.SIGKILL, _GRACE)):
-            for pid in below:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
-            deadline = time.monotonic() + seconds
-            while any(_is_alive(pid) for pid in below) and time.monotonic() < deadline:
-                time.sleep(_POLL)
-                for process in self._started:
-                    process.poll()
-                _bury(below.keys() - {process.pid for process in self._started})
-            below = {pid: True for pid in below if _is_alive(pid)}
+        found: dict[psutil.Process, bool] = {}  # in order: SuperLink is what the others reach for
+
+        def alive() -> list[psutil.Process]:
+            roots = [process.pid for process in self._started if process.poll() is None]
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found.update((psutil.Process(pid), True) for pid in roots)
+            for process in list(found):
+                found.update(dict.fromkeys(descendants(process.pid), True))
+            # One that has ended may wait in vain for a parent, or its heir, to take note of it.
+            return [process for process in found if is_alive(process)]
+
+        left = stop(alive, _GRACE)
+        psutil.wait_procs(found, timeout=0)
         self._started.clear()
-        if below:
-            raise FederationError(f"processes {list(below)} cannot be stopped: kill them yourself")
+        if left:
+            raise FederationError(f"processes {left} cannot be stopped: kill them yourself")
 
     def _start_superlink(self, port: int) -> "subprocess.Popen[bytes]":
         command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(port)]
@@ -374,21 +373,6 @@ def _plain(log: Path) -> str:
 
 def _tail(log: Path, lines: int = 15) -> str:
     return "\n".join(_plain(log).splitlines()[-lines:])
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def _bury(pids: Iterable[int]) -> None:
-    """Take note of processes that have ended and that this process has adopted."""
-    for pid in pids:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)
 
 
 def _command_line(pid: int) -> bytes:

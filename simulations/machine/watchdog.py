@@ -12,23 +12,27 @@ from collections.abc import Callable, Sequence
 
 import psutil
 
-_POLL = 0.1  # seconds; here, since the script runs alone and imports nothing of the package
+# In seconds; here, since the script runs alone and imports nothing of the package.
+_POLL = 0.1
+_KILLED = 30.0  # a busy machine takes its time to end what it was told to kill
 
 
 def stop(find: Callable[[], Sequence[psutil.Process]], grace: float) -> list[int]:
     """Stop what ``find`` finds again and again: ask, then kill; return what is left alive."""
     found: Sequence[psutil.Process] = ()
-    for end in (psutil.Process.terminate, psutil.Process.kill):
-        deadline, told = time.monotonic() + grace, set[psutil.Process]()
+    for end, patience in ((psutil.Process.terminate, grace), (psutil.Process.kill, _KILLED)):
+        deadline, told = time.monotonic() + patience, set[psutil.Process]()
         # One that has ended is found until its parent, or its heir, takes note: wait_procs does.
         while found := find():
-            for process in set(found) - told:
+            for process in (each for each in found if each not in told):
                 with contextlib.suppress(psutil.Error):
                     end(process)
             told |= set(found)
             if time.monotonic() > deadline:
                 break
             psutil.wait_procs(found, timeout=_POLL)
+            if end is psutil.Process.kill and not any(map(is_alive, find())):
+                break  # their parents take no note of it
     return [process.pid for process in found if is_alive(process)]
 
 

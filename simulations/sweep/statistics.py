@@ -134,6 +134,8 @@ def _judge_panel(claim: Claim, lines: Mapping[str, Sequence[Run]]) -> tuple[bool
 
 def wilcoxon(differences: Vector) -> float:
     """Return the p of Wilcoxon's signed-rank test of paired differences, two-sided."""
+    # Ties, and pairs that are alike, are those of exact numbers, not what rounding left of them.
+    differences = differences.round(10)
     if len(differences) < 2 or not differences.any():
         return 1.0
     from scipy import stats

@@ -74,6 +74,16 @@ def test_rules_that_never_differ_are_not_told_apart() -> None:
     assert compare(results(lines))[0].p == 1.0
 
 
+def test_ties_are_not_split_by_rounding() -> None:
+    lines = {
+        "pncs": [run(0, 0.4), run(1, 0.4), run(2, 0.4), run(3, 0.2), run(4, 0.3)],
+        "uniform": [run(seed, 0.3) for seed in range(5)],
+    }
+    assert 0.4 - 0.3 > 0.3 - 0.2  # in floating point
+    # Four pairs of one size, and one without a difference: five of sixteen signs are no better.
+    assert compare(results(lines))[0].p == pytest.approx(2 * 5 / 16)
+
+
 def test_converged_is_the_mean_of_the_last_five() -> None:
     assert run(0, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5).converged == pytest.approx(0.3)
 
