@@ -34,12 +34,14 @@ def choose_device(wanted: str = "auto") -> torch.device:
         return torch.device("cpu")
     if given and torch.cuda.is_available():
         return torch.device("cuda")
+    bad = torch.cuda._is_in_bad_fork()
+    forked = " in this process, forked from one that had CUDA in use" if bad else ""
     grant = f"Ray gave it {f'GPU {granted[0]}' if granted else 'none'}"
     raise RuntimeError(
         f"this client wants a GPU (device={wanted!r}), but has none: "
         f"{'it is not in a Ray worker' if granted is None else grant}, and PyTorch sees "
-        f"{torch.cuda.device_count()}. Set device='cpu', or give each client a share of a GPU "
-        "(client-resources-num-gpus) on a machine that has one"
+        f"{torch.cuda.device_count()}{forked}. Set device='cpu', or give each client a share of a "
+        "GPU (client-resources-num-gpus) on a machine that has one"
     )
 
 

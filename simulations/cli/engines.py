@@ -95,6 +95,8 @@ def run_on_ray(config: Config, clients: int, shares: Mapping[str, Any]) -> None:
 
 def run_in_process(config: Config, clients: int, workers: int | None) -> None:
     """Run on this machine, in so many worker processes; None: as many as are of use."""
+    from pncs_flower.clients.device import choose_device
+
     from ..client_app import app as client_app
     from ..machine.signals import exit_on_signals
     from ..run.flower import FLOWER_LOG
@@ -103,12 +105,14 @@ def run_in_process(config: Config, clients: int, workers: int | None) -> None:
     from ..run.training import train
 
     check_device(config)
-    count = choose_workers(config, clients, workers)
-    check_run(config, clients)  # the data that it loads are then the workers' too
+    placement = choose_workers(config, clients, workers)
+    check_run(config, clients, placement)  # the data that it loads are then the workers' too
     _tell(note_on_asking(config, clients))
+    count = placement.at_once
     where = f"in {count} worker processes" if count > 1 else "one after the other in this process"
     config, output = _begin(config, clients, f", {where}")
-    settings = config.to_run_config()
+    # A worker that could not use the GPU is not to compute on the CPU in silence.
+    settings = replace(config, device=choose_device(config.device).type).to_run_config()
     with (
         exit_on_signals(),
         _flower_log(output / FLOWER_LOG),  # to which the workers write too

@@ -134,7 +134,7 @@ def run(
         int | None,
         typer.Option(
             help="Processes that play clients; 1: this one does (in-process). "
-            "[dim]\\[default: the CPU cores; 1 with a GPU][/dim]",
+            "[dim]\\[default: the CPU cores, or the GPUs that clients compute on][/dim]",
             min=1,
         ),
     ] = None,

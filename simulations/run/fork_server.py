@@ -36,6 +36,7 @@ _START, _END = b"+", b"-"
 _BYTES = 8  # of a number that is sent
 _PR_SET_PDEATHSIG = 1
 _OMP_PAUSE_HARD = 2
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -135,7 +136,16 @@ def _serve(serve: Serve, index: int, channel: socket) -> None:
     np.random.seed()  # noqa: NPY002 - the generator that apps use who do not care
     if torch := sys.modules.get("torch"):
         torch.default_generator.seed()
+        if torch.version.cuda:
+            _see_one_gpu(index, torch.cuda.device_count())
     serve(index, channel)
+
+
+def _see_one_gpu(index: int, count: int) -> None:
+    """Of several GPUs, have a process see one; to any framework it is then the first."""
+    if count > 1:
+        names = os.environ.get(_VISIBLE) or ",".join(map(str, range(count)))
+        os.environ[_VISIBLE] = names.split(",")[index % count]
 
 
 def _compute_on_one_thread() -> None:

@@ -1,9 +1,12 @@
 """A grid that calls the real ClientApp on this machine: no Ray, no network, the same bits."""
 
+import os
+import signal
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from logging import ERROR
+from logging import ERROR, WARNING
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
@@ -22,8 +25,19 @@ from pncs_flower.strategies.grids.releases import Run, set_task_identity
 if TYPE_CHECKING:
     from .workers import Workers
 
+# PyTorch then asks the driver whether there is a GPU, and starts no CUDA, of which workers that are
+# forked afterwards could make no use.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+
 _FIRST_NODE_ID = 1000
 _RUN_ID = 1
+
+
+def check_workers(workers: int) -> None:
+    """Refuse a number of workers that cannot be."""
+    check_whole(least=1, workers=workers)
+    if workers > 1 and sys.platform != "linux":
+        raise ValueError(f"workers = {workers} needs Linux: leave it at 1 on {sys.platform}")
 
 
 class InProcessGrid(Grid):
@@ -69,9 +83,7 @@ class InProcessGrid(Grid):
         workers: int = 1,
     ) -> None:
         check_whole(least=0, num_clients=num_clients)
-        check_whole(least=1, workers=workers)
-        if workers > 1 and sys.platform != "linux":
-            raise ValueError(f"workers = {workers} needs Linux: leave it at 1 on {sys.platform}")
+        check_workers(workers)
         set_task_identity(_RUN_ID)
         self._app = client_app
         self._tracebacks = tracebacks
@@ -96,6 +108,12 @@ class InProcessGrid(Grid):
         if workers > 1:
             from . import workers as processes  # which only Linux can import
 
+            if (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
+                log(
+                    WARNING,
+                    "This process has used CUDA, so clients in its workers cannot: make the grid "
+                    "before, or have the clients compute on the CPU.",
+                )
             self._workers = processes.Workers(workers, self.contexts, self._handle)
 
     def close(self) -> None:
@@ -172,7 +190,9 @@ class InProcessGrid(Grid):
             reply = self._app(received, context)
             if not reply.has_error():
                 reply = Message(content=own_copy(reply.content), reply_to=message)
-        except Exception as error:  # whatever a client app raises is an error reply in Flower
+        except (Exception, SystemExit) as error:  # whatever an app raises is an error reply
+            if isinstance(error, SystemExit) and _is_of_a_signal(error):
+                raise
             if self._tracebacks:
                 place = client.node_config["partition-id"]
                 log(ERROR, "Client %s raised an exception.", place, exc_info=error)
@@ -202,3 +222,12 @@ class InProcessGrid(Grid):
     ) -> Message:
         """Create a message (deprecated in Flower; use `Message`)."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+
+def _is_of_a_signal(error: SystemExit) -> bool:
+    """Tell whether a signal is to end this process, and not a client that it plays."""
+    if isinstance(error.code, int) and error.code > 128:  # as a signal's exit code is
+        return True
+    handlers = map(signal.getsignal, signal.valid_signals())
+    codes = {getattr(handler, "__code__", None) for handler in handlers}
+    return any(frame.f_code in codes for frame, _ in walk_tb(error.__traceback__))

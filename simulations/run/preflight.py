@@ -1,5 +1,6 @@
 """What a run needs and what each client gets: what cannot work is said before anything starts."""
 
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from ..config import Config
 from ..machine.limits import usable_cpus
 from ..task import Inputs, empty_model, load_inputs
 from ..timeouts import DRIVER_ANSWERS
+from .in_process import check_workers
 from .strategy import build_strategy, parameter_names
 
 # What a process takes before it computes anything: CUDA's context and its libraries' workspaces.
@@ -163,17 +165,19 @@ def check_device(config: Config) -> None:
         )
 
 
-def choose_workers(config: Config, clients: int, wanted: int | None = None) -> int:
-    """Return how many processes play clients in process: the cores, if nobody says it."""
-    on_cpu = choose_device(config.device).type == "cpu"
-    if not on_cpu and (wanted or 1) > 1:
-        raise ValueError(
-            f"workers = {wanted}, but the clients compute on a GPU: leave it out, or give --device "
-            "cpu; on Ray, with --gpus-per-client, several share a GPU"
-        )
+def choose_workers(config: Config, clients: int, wanted: int | None = None) -> Placement:
+    """Return how many processes play clients in process, and what each has of a GPU."""
+    # If nobody says it, as many as there are GPUs, or cores where clients compute on the CPU: what
+    # fits on a GPU beside the first one depends on the model, and a GPU may be busy with one.
+    machine = detect_machine()
+    gpus = 0 if choose_device(config.device).type == "cpu" else machine.gpus
     if wanted is None:
-        wanted = usable_cpus() if on_cpu and sys.platform == "linux" else 1
-    return min(wanted, clients)
+        wanted = (gpus or machine.cpus) if sys.platform == "linux" else 1
+    count = min(wanted, clients)
+    check_workers(count)
+    # One alone is this process, which is the server too.
+    share = 1 / math.ceil(count / gpus) if gpus and count > 1 else 0.0
+    return Placement(1, share, count, machine)
 
 
 def check_run(
@@ -242,7 +246,8 @@ def check_gpu_memory(
     fitting = (free - server) // client
     remedy = (
         # The least share in hundredths with which no more than so many are on a GPU.
-        f"give each client a larger share, gpus-per-client = {(100 // (fitting + 1) + 1) / 100:g}"
+        f"give each client a larger share, gpus-per-client = {(100 // (fitting + 1) + 1) / 100:g}, "
+        f"or in process workers = {fitting * machine.gpus}"
         if fitting > 0
         else "not even one fits: use a smaller batch-size or model, or set device to cpu"
     )

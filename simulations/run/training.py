@@ -63,6 +63,8 @@ def train(
 
     def scores_now() -> dict[str, float]:
         accuracy, loss = evaluate(model, examples, labels, config.precision)
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()  # the clients' processes share the GPU
         return {"accuracy": accuracy, "loss": loss}
 
     first = scores_now()

@@ -7,9 +7,11 @@ memory.
 """
 
 import errno
+import gc
 import json
 import os
 import signal
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -43,6 +45,7 @@ from .handover import (
 Handle = Callable[[Message], Message]
 
 _LONGEST_WAIT = 3600.0  # seconds at once: the system's own calls have a limit
+_IDLE = 0.05  # seconds without a message, after which a worker gives memory of its GPU back
 
 
 class Workers:
@@ -267,8 +270,14 @@ class _Player:
 
     def serve(self) -> None:
         """Answer messages, until nobody sends any more."""
-        while self._serve_once():
-            pass
+        while True:
+            torch = sys.modules.get("torch")
+            if torch and torch.cuda.is_initialized() and not wait([self._channel], _IDLE):
+                # Its share of a round is done. PyTorch would keep memory that others could use.
+                gc.collect()
+                torch.cuda.empty_cache()
+            if not self._serve_once():
+                return
 
     def _serve_once(self) -> bool:
         size, kept = _receive(self._channel)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from pncs_flower.clients.stored import NamelessFile
 from pncs_flower.protocol import MARKER
 from pncs_flower.randomness import derive_seed
 from pncs_flower.simulations.cli.engines import _flower_log
+from pncs_flower.simulations.machine.signals import exit_on_signals
 from pncs_flower.simulations.machine.watchdog import is_alive
 from pncs_flower.simulations.run.folder import read_rounds
 from pncs_flower.simulations.run.in_process import InProcessGrid
@@ -244,6 +246,31 @@ def test_an_app_that_raises_is_an_error_reply() -> None:
     assert [code for code, _ in told[0]] == [ErrorCode.CLIENT_APP_RAISED_EXCEPTION] * 2
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_app_that_exits_is_an_error_reply(workers: int) -> None:
+    with InProcessGrid(dies(lambda: sys.exit("no data")), 4, workers=workers) as grid:
+        replies = ask(grid, *range(4), die=ConfigRecord())
+        assert replies[2].reason == "<class 'SystemExit'>:<'no data'>"
+        assert [c for c, reply in replies.items() if isinstance(reply, RecordDict)] == [0, 1, 3]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_signal_that_ends_the_process_while_it_plays_a_client_does_so(own: bool) -> None:
+    before = {
+        each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    }
+    signal.signal(signal.SIGTERM, lambda *about: sys.exit(0))
+    grid = InProcessGrid(dies(lambda: signal.raise_signal(signal.SIGTERM)), 4)
+    heeded = nullcontext() if own else exit_on_signals()
+    try:
+        with pytest.raises(SystemExit) as ended, heeded:
+            ask(grid, *range(4), die=ConfigRecord())
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert ended.value.code == (0 if own else 128 + signal.SIGTERM)
+
+
 def test_a_client_that_hangs_has_not_answered_and_does_again_later() -> None:
     def hang(message: Message, context: Context) -> RecordDict:
         if "hang" in message.content and place(context) == 1:
@@ -278,7 +305,6 @@ def dies(how: Callable[[], object]) -> ClientApp:
     ("how", "told"),
     [
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "SIGKILL"),
-        (lambda: sys.exit(3), "exit code 1"),
         (lambda: os._exit(7), "exit code 7"),
     ],
 )
