@@ -1,25 +1,31 @@
 """Rounds with ten VGG16 clients on a GPU: their speed, their memory, and the CPU's choices.
 
 Ten clients train VGG16's three fully connected layers (119.6 million parameters; 40,970 with
-`--layers classifier.6`) on features drawn from a seed, one client after the other in this process,
-and PNCS chooses by the last layer. A round has ten local trainings, and the mean of three updates.
-For each device and precision it prints rounds per second without the first, the peak of the memory
-that PyTorch allocated beside the estimate that a run is checked by, in how many rounds the choices
-are the CPU's, and the largest difference in mean similarity.
+`--layers classifier.6`) on features drawn from a seed, and PNCS chooses by the last layer. A round
+has ten local trainings, and the mean of three updates. One client after the other computes in this
+process, or several at once in worker processes, which share the GPU, or take turns with several.
+For each it prints the seconds of a round without the first; the peak of the memory that PyTorch
+allocated (the sum of the processes' own) beside the estimate that a run is checked by; what the
+GPU then had less than before the run, with its processes still there (CUDA itself, and nothing
+else, if all is given back); in how many rounds the choices are the CPU's, and the largest
+difference in mean similarity.
 
 It has not been run on a GPU yet. `--device cpu` runs it without one.
 
 Examples
 --------
 python benchmarks/gpu.py
-python benchmarks/gpu.py --rounds 20 --examples 1000
-python benchmarks/gpu.py --device cpu --layers classifier.6 --rounds 2 --examples 20
+python benchmarks/gpu.py --rounds 20 --examples 1000 --workers 1,2,4,8
+python benchmarks/gpu.py --device cpu --layers classifier.6 --rounds 2 --examples 20 --workers 1,2
 """
 
 import argparse
 import logging
+import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from flwr.app import ArrayRecord, Context
@@ -31,7 +37,7 @@ from pncs_flower.clients.pytorch import pytorch_client
 from pncs_flower.randomness import derive_seed
 from pncs_flower.simulations.models.pretrained import build_last_layers
 from pncs_flower.simulations.run.in_process import InProcessGrid
-from pncs_flower.simulations.run.preflight import estimate_memory
+from pncs_flower.simulations.run.preflight import estimate_memory, free_gpu_memory
 from pncs_flower.strategies import PNCS
 
 CLIENTS, SELECTED, CLASSES, BATCH = 10, 3, 10, 32
@@ -44,8 +50,9 @@ class Outcome:
 
     choices: list[list[str]]
     similarity: list[float]
-    rounds_per_second: float
+    seconds: float  # of a round
     peak_bytes: int
+    kept_bytes: int
 
 
 def make_model(layers: tuple[str, ...], seed: int | None) -> nn.Module:
@@ -64,22 +71,41 @@ def examples_of(client: int, number: int, layers: tuple[str, ...]) -> tuple[Tens
     return torch.relu(centres[labels] + noise), labels
 
 
-def run(device: str, precision: str, options: argparse.Namespace, rounds: int) -> Outcome:
+def run(
+    device: str, precision: str, options: argparse.Namespace, rounds: int, workers: int = 1
+) -> Outcome:
+    """Run all rounds; with workers, this process must not have used CUDA."""
+    with TemporaryDirectory() as folder:
+        return run_in(Path(folder), device, precision, options, rounds, workers)
+
+
+def run_in(
+    peaks: Path,
+    device: str,
+    precision: str,
+    options: argparse.Namespace,
+    rounds: int,
+    workers: int,
+) -> Outcome:
     layers = tuple(options.layers.split(","))
 
     def load(context: Context) -> tuple[Tensor, Tensor]:
+        # Up to the client before, who needed as much.
+        if torch.cuda.is_initialized():
+            peak = torch.cuda.max_memory_allocated()
+            (peaks / str(os.getpid())).write_text(str(peak))
         return examples_of(int(context.node_config["partition-id"]), options.examples, layers)
 
     app = pytorch_client(lambda context: make_model(layers, None), load)
     config = {"device": device, "precision": precision, "lr": 0.001, "batch-size": BATCH}
-    threads = torch.get_num_threads()
-    grid = InProcessGrid(app, CLIENTS, {**config, "threads": threads})
+    threads = max(1, torch.get_num_threads() // workers)
+    free = free_gpu_memory() if device == "cuda" else 0
     ends = [time.perf_counter()]
 
     def after_round(number: int, arrays: ArrayRecord) -> None:
         ends.append(time.perf_counter())
 
-    if device == "cuda":
+    if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
     logging.getLogger("flwr").setLevel(logging.ERROR)
     strategy = PNCS(
@@ -88,12 +114,16 @@ def run(device: str, precision: str, options: argparse.Namespace, rounds: int) -
         layers=["classifier.6"],
         sketch="layers",
     )
-    strategy.start(
-        grid,
-        ArrayRecord(make_model(layers, 0).state_dict()),
-        num_rounds=rounds,
-        evaluate_fn=after_round,
-    )
+    settings = {**config, "threads": threads}
+    with InProcessGrid(app, CLIENTS, settings, workers=workers) as grid:
+        strategy.start(
+            grid,
+            ArrayRecord(make_model(layers, 0).state_dict()),
+            num_rounds=rounds,
+            evaluate_fn=after_round,
+        )
+        time.sleep(0.5)  # in which workers that have nothing to do give memory back
+        kept = free - free_gpu_memory() if device == "cuda" else 0
     history = strategy.history
     rejected = {client: why for record in history for client, why in record.rejected.items()}
     if rejected:
@@ -102,17 +132,18 @@ def run(device: str, precision: str, options: argparse.Namespace, rounds: int) -
     return Outcome(
         [record.chosen for record in history],
         [float(record.mean_similarity or 0) for record in history],
-        (len(warm) - 1) / (warm[-1] - warm[0]),
-        torch.cuda.max_memory_allocated() if device == "cuda" else 0,
+        (warm[-1] - warm[0]) / (len(warm) - 1),
+        sum(int(file.read_text()) for file in peaks.iterdir()),
+        kept,
     )
 
 
-def estimated_bytes(options: argparse.Namespace) -> int:
+def estimated_bytes(options: argparse.Namespace, workers: int) -> int:
     layers = tuple(options.layers.split(","))
     need = estimate_memory(
         make_model(layers, None), examples_of(0, 2, layers), options.examples, BATCH
     )
-    return sum(need.values()) - need["CUDA itself"]  # PyTorch does not count that
+    return workers * (sum(need.values()) - need["CUDA itself"])  # PyTorch does not count that
 
 
 def main() -> None:
@@ -123,26 +154,42 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="at least 2 (default: 5)")
     parser.add_argument("--examples", type=int, default=256, help="of a client (default: 256)")
     parser.add_argument("--layers", default="classifier.0,classifier.3,classifier.6")
+    parser.add_argument(
+        "--workers", default="1,2,4", help="processes that play clients (default: 1,2,4)"
+    )
     options = parser.parse_args()
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit("PyTorch sees no GPU on this machine: add --device cpu")
-    name = torch.cuda.get_device_name() if options.device == "cuda" else "no GPU"
-    print(f"{machine()}, torch {torch.__version__}, {name}")
-    print(f"{'':24}{'rounds/s':>9}{'peak MB':>9}{'estimate':>9}  choices, similarity")
+    device, rounds = options.device, max(options.rounds, CHECK_ROUNDS)
+    if device == "cuda" and not torch.cuda.is_available():
+        why = "it sees none on this machine" if torch.version.cuda else "it was built without CUDA"
+        raise SystemExit(
+            f"Skipped: PyTorch {torch.__version__} has no GPU, for {why}. To run it on the CPU, "
+            "add --device cpu"
+        )
+    print(f"{machine()}, torch {torch.__version__}")
+    heads = "".join(f"{head:>10}" for head in ("s a round", "peak MB", "estimate", "after MB"))
+    print(f"{'':26}{heads}  choices, similarity")
     cpu = run("cpu", "float32", options, CHECK_ROUNDS)
-    show("cpu, float32", cpu, cpu, options)
+    show("cpu, float32", cpu, cpu, options, 1)
+    # Those with one last: this process then uses CUDA, and could fork no others that do.
+    for workers in sorted({int(text) for text in options.workers.split(",")} - {1}):
+        outcome = run(device, "float32", options, rounds, workers)
+        show(f"{device}, float32, {workers} workers", outcome, cpu, options, workers)
     for precision in ("float32", "bfloat16"):
-        outcome = run(options.device, precision, options, max(options.rounds, CHECK_ROUNDS))
-        show(f"{options.device}, {precision}", outcome, cpu, options)
+        outcome = run(device, precision, options, rounds)
+        show(f"{device}, {precision}", outcome, cpu, options, 1)
+    if device == "cuda":
+        print(f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}")
 
 
-def show(name: str, outcome: Outcome, cpu: Outcome, options: argparse.Namespace) -> None:
+def show(
+    name: str, outcome: Outcome, cpu: Outcome, options: argparse.Namespace, workers: int
+) -> None:
     same = sum(a == b for a, b in zip(cpu.choices, outcome.choices, strict=False))
     apart = max(abs(a - b) for a, b in zip(cpu.similarity, outcome.similarity, strict=False))
+    sizes = outcome.peak_bytes, estimated_bytes(options, workers), outcome.kept_bytes
     print(
-        f"{name:24}{outcome.rounds_per_second:9.3f}{outcome.peak_bytes / 1e6:9.0f}"
-        f"{estimated_bytes(options) / 1e6:9.0f}  {same} of {len(cpu.choices)} rounds as on the "
-        f"CPU, at most {apart:.1e} apart",
+        f"{name:26}{outcome.seconds:10.3f}{''.join(f'{size / 1e6:10.0f}' for size in sizes)}"
+        f"  {same} of {len(cpu.choices)} rounds as on the CPU, at most {apart:.1e} apart",
         flush=True,
     )
 

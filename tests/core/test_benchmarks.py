@@ -86,10 +86,18 @@ def test_combination_cost() -> None:
 def test_gpu() -> None:
     """The whole script, on the CPU."""
     pytest.importorskip("torchvision", reason="needs pncs-flower[simulation]")
-    options = ("--layers", "classifier.6", "--rounds", "2", "--examples", "8")
+    options = ("--layers", "classifier.6", "--rounds", "2", "--examples", "8", "--workers", "1,2")
     lines = run("gpu.py", "--device", "cpu", *options)
-    assert [line[:13] for line in lines[2:]] == ["cpu, float32 ", "cpu, float32 ", "cpu, bfloat16"]
-    assert all("2 of 2 rounds as on the CPU" in line for line in lines[2:4])
+    names = ["cpu, float32", "cpu, float32, 2 workers", "cpu, float32", "cpu, bfloat16"]
+    assert [line[:26].rstrip() for line in lines[2:]] == names
+    assert all("2 of 2 rounds as on the CPU" in line for line in lines[2:5])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_gpu_says_why_it_is_skipped(run_here: Callable[..., list[str]]) -> None:
+    pytest.importorskip("torchvision", reason="needs pncs-flower[simulation]")
+    with pytest.raises(SystemExit, match=r"Skipped: PyTorch .* it (sees none|was built without)"):
+        run_here("gpu.py")
 
 
 @pytest.mark.minutes

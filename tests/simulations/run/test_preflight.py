@@ -1,6 +1,7 @@
 """What is refused before anything starts, and what each client is said to get."""
 
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,13 @@ from typer.testing import CliRunner
 
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.run.preflight import Machine, check_run, note_on_asking, place_clients
+from pncs_flower.simulations.run.preflight import (
+    Machine,
+    check_run,
+    choose_workers,
+    note_on_asking,
+    place_clients,
+)
 
 CONFIG = Config.from_run_config(default_run_config())
 ON_CPU = replace(CONFIG, device="cpu")
@@ -70,6 +77,15 @@ def test_a_pretended_gpu_cannot_compute() -> None:
 def test_an_impossible_share_is_refused(cpus: int, gpus: float, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         place_clients(CONFIG, 10, Machine(8, 2), cpus_per_client=cpus, gpus_per_client=gpus)
+
+
+def test_workers_where_processes_cannot_be_forked_are_refused_before_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(ValueError, match="workers = 2 needs Linux: leave it at 1 on darwin"):
+        choose_workers(ON_CPU, 10, 2)
+    assert choose_workers(ON_CPU, 10).at_once == 1
 
 
 def test_cuda_without_a_share_of_a_gpu_is_refused() -> None:
