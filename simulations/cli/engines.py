@@ -32,7 +32,7 @@ class Engine(StrEnum):
 
 def resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> tuple[Config, int]:
     """Return the settings and the number of clients of a run that is to go on."""
-    from ..run.folder import CHECKPOINT, check_saved, read_rounds
+    from ..run.folder import CHECKPOINT, check_saved, read_rounds, rounds_done
     from ..run.settings import read_settings, refuse_other_settings
 
     (saved, about), rows = read_settings(folder), read_rounds(folder)
@@ -50,11 +50,13 @@ def resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> t
         raise ValueError(
             f"the run in {folder} does not say how many clients it has: give --clients"
         )
-    done = sum(row["accuracy"] is not None for row in rows)
+    done, saved_rounds = rounds_done(folder), CheckpointFolder(folder / CHECKPOINT)
     if done >= config.num_rounds:
         out.print(f"{folder} has {counted(done, 'round')} already: nothing is left to do")
-    elif not CheckpointFolder(folder / CHECKPOINT).is_begun() and done:
+    elif not saved_rounds.is_begun() and done:
         out.print(f"{folder} has no checkpoint: it starts again from round 1")
+    elif damaged := saved_rounds.damaged():
+        _tell(f"it goes on from an older checkpoint, as of {'; '.join(damaged)}")
     return replace(config, resume=True, output_dir=str(folder)), clients or before or 0
 
 
@@ -100,17 +102,19 @@ def run_in_process(config: Config, clients: int, workers: int | None) -> None:
     from ..client_app import app as client_app
     from ..machine.signals import exit_on_signals
     from ..run.flower import FLOWER_LOG
+    from ..run.folder import rounds_done
     from ..run.in_process import InProcessGrid
     from ..run.preflight import check_device, check_run, choose_workers, note_on_asking
     from ..run.training import train
 
     check_device(config)
-    placement = choose_workers(config, clients, workers)
+    is_done = config.resume and rounds_done(Path(config.output_dir)) >= config.num_rounds
+    placement = choose_workers(config, clients, 1 if is_done else workers)
     check_run(config, clients, placement)  # the data that it loads are then the workers' too
     _tell(note_on_asking(config, clients))
     count = placement.at_once
     where = f"in {count} worker processes" if count > 1 else "one after the other in this process"
-    config, output = _begin(config, clients, f", {where}")
+    config, output = _begin(config, clients, "" if is_done else f", {where}")
     # A worker that could not use the GPU is not to compute on the CPU in silence.
     settings = replace(config, device=choose_device(config.device).type).to_run_config()
     with (

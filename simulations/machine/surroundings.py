@@ -24,9 +24,14 @@ def cluster_address() -> str | None:
     address = os.environ.get("RAY_ADDRESS", "")
     if address in ("", "local"):
         return None
+    if address == "auto":
+        return address  # Ray looks for one on this machine
     found = _HOST_AND_PORT.fullmatch(address)
     if found is None:
-        return address  # such as auto, which Ray knows better
+        raise ValueError(
+            f"RAY_ADDRESS = {address} is no address of a cluster: give HOST:PORT, such as "
+            "127.0.0.1:6379, or unset RAY_ADDRESS to compute on this machine"
+        )
     try:  # Ray itself would try for minutes
         host = found["host"].strip("[]")
         with socket.create_connection((host, int(found["port"])), timeout=CLUSTER_ANSWERS):

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, NamedTuple
 
 import pncs_flower
-from pncs_flower.plain_text import one_line, without_colours
+from pncs_flower.plain_text import in_one_line, one_line, without_colours
 from pncs_flower.strategies.resume.settings import installed_version
 
 from ..config import APP_DIRECTORY, Agreeing, Config, Scalar
@@ -80,7 +80,11 @@ def session(address: str | None, **options: Any) -> Iterator[None]:
     except (ConnectionError, RuntimeError, ValueError) as error:
         if address == "local":
             raise
-        raise ValueError(f"RAY_ADDRESS = {address}: {error}") from error
+        raise ValueError(
+            f"RAY_ADDRESS = {address} is no cluster that can be joined "
+            f"({in_one_line(str(error))}): start one (ray start --head), give its HOST:PORT, or "
+            "unset RAY_ADDRESS to compute on this machine"
+        ) from None
     try:
         yield
     finally:

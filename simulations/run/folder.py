@@ -150,6 +150,11 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def rounds_done(path: Path) -> int:
+    """Return how many of the rounds in a run's folder are at their end."""
+    return sum(row["accuracy"] is not None for row in read_rounds(path))
+
+
 def read_summary(path: Path) -> dict[str, Any]:
     """Return what came out of the run in a folder."""
     found: dict[str, Any] = json.loads((path / SUMMARY).read_text(encoding="utf-8"))

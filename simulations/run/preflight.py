@@ -105,6 +105,11 @@ def place_clients(
             "0.25, or set device to auto or cpu"
         )
     if not isinstance(machine, Machine):
+        if logical_gpus:
+            raise ValueError(
+                f"logical-gpus = {logical_gpus}, but clients are on the cluster that RAY_ADDRESS "
+                "names: leave it out, and start nodes with ray start --num-gpus to pretend GPUs"
+            )
         slots = sum(_slots(node, cpus_per_client, gpus_per_client) for node in machine)
         if not slots:
             has = "; ".join(

@@ -100,16 +100,10 @@ class CheckpointFolder:
 
     def load(self) -> Checkpoint | None:
         """Return the newest checkpoint that is whole; None if there is none at all."""
-        problems = []
-        for path in reversed(self._checkpoints()):
-            try:
-                found = self._read(path)
-            except (OSError, ValueError) as error:
-                problems.append(f"{path.name}: {error}")
-                log(WARNING, "Checkpoint %s cannot be used: %s", path, error)
-                continue
+        found, problems = self._newest()
+        if found is not None:
             if problems:
-                log(WARNING, "Going on from %s, the one before.", path)
+                log(WARNING, "Going on from the one before, as of %s.", "; ".join(problems))
             self._files = found.files
             self._remove_files(keep=found.files | _kept(found.manifest["files before"]))
             return found
@@ -121,6 +115,11 @@ class CheckpointFolder:
         self.is_begun()
         self._remove_files(keep=set())
         return None
+
+    def damaged(self) -> list[str]:
+        """Return the newer checkpoints than the one that can be used, if there is one, and why."""
+        found, problems = self._newest()
+        return problems if found else []
 
     def is_begun(self) -> bool:
         """Tell whether there is a checkpoint, or raise ValueError if there is none any more."""
@@ -145,6 +144,16 @@ class CheckpointFolder:
             if file.name not in names:
                 with suppress(OSError):  # it is tried again after the next round
                     file.unlink()
+
+    def _newest(self) -> tuple[Checkpoint | None, list[str]]:
+        """Return the newest checkpoint that is whole, and what is wrong with newer ones."""
+        problems: list[str] = []
+        for path in reversed(self._checkpoints()):
+            try:
+                return self._read(path), problems
+            except (OSError, ValueError) as error:
+                problems.append(f"{path.name}: {error}")
+        return None, problems
 
     def _read(self, path: Path) -> Checkpoint:
         head, _, body = path.read_bytes().partition(b"\n")

@@ -1,7 +1,7 @@
 """A round's evaluation: the base strategy's, on the clients that take part, in their order."""
 
 from collections.abc import Iterable
-from logging import INFO
+from logging import INFO, WARNING
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
@@ -49,7 +49,8 @@ def aggregate(
     if reasons:
         more = f"; and {len(reasons) - _NAMED} others" if len(reasons) > _NAMED else ""
         notes.append(f"evaluation: left out are {'; '.join(reasons[:_NAMED])}{more}")
-        log(INFO, "Round %d, %s", round.number, notes[-1])
+        there_is = "" if sound else ", and so there is none"
+        log(INFO if sound else WARNING, "Round %d, %s%s", round.number, notes[-1], there_is)
     notes += common.unify({client: reply.content for client, reply in sound.items()})
     if reasons and not sound:
         notes.append("no client's evaluation can be used: there is none")

@@ -134,3 +134,12 @@ def test_no_address_of_a_cluster_is_this_machine(
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", address)
     assert cluster_address() is None
+
+
+@pytest.mark.parametrize("address", ["nonsense", ":x", ":6379", "127.0.0.1", "host:123456", " "])
+def test_what_is_no_address_of_a_cluster_is_named_with_the_remedy(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(ValueError, match=f"RAY_ADDRESS = {address} is no address .* unset"):
+        cluster_address()

@@ -65,6 +65,11 @@ def test_a_pretended_gpu_cannot_compute() -> None:
         place_clients(CONFIG, 10, Machine(8, 0), gpus_per_client=0.5, logical_gpus=1)
 
 
+def test_gpus_are_not_pretended_on_a_cluster() -> None:
+    with pytest.raises(ValueError, match=r"logical-gpus = 1, .* RAY_ADDRESS names: leave it out"):
+        place_clients(ON_CPU, 10, [Machine(8, 1)], gpus_per_client=0.5, logical_gpus=1)
+
+
 @pytest.mark.parametrize(
     ("cpus", "gpus", "message"),
     [

@@ -116,6 +116,17 @@ def test_command_goes_on_with_the_settings_of_the_run(whole: Path, tmp_path: Pat
     assert result(folder) == result(whole)
 
 
+def test_going_on_from_an_older_checkpoint_is_told(whole: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    stop_in(4, settings(), folder)
+    newest = max((folder / "checkpoint").glob("*.checkpoint"))
+    newest.write_bytes(b"")
+    code, told = resume(str(folder), "--engine", "in-process", "--workers", "1")
+    assert code == 0
+    assert f"it goes on from an older checkpoint, as of {newest.name}: " in told
+    assert result(folder) == result(whole)
+
+
 def test_finished_run_is_made_longer(tmp_path: Path) -> None:
     short, long = tmp_path / "short", tmp_path / "long"
     play(settings(3), short)
@@ -158,10 +169,11 @@ def test_run_that_another_process_goes_on_with_is_refused_before_anything_starts
 
 def test_run_that_is_done_says_so(tmp_path: Path) -> None:
     play(settings(3), tmp_path / "run")
-    one = ("--engine", "in-process", "--workers", "1")
-    code, told = resume(str(tmp_path / "run"), "--rounds", "2", *one)
+    two = ("--engine", "in-process", "--workers", "2")
+    code, told = resume(str(tmp_path / "run"), "--rounds", "2", *two)
     assert code == 0
     assert "has 3 rounds already" in told
+    assert "worker" not in told.partition("Flower's log")[0]
 
 
 def test_folder_that_another_process_writes_to_is_refused(tmp_path: Path) -> None:

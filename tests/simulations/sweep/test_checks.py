@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from html import escape
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cells import change
@@ -174,6 +175,24 @@ def test_a_cluster_that_does_not_answer_is_told_at_once(
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(ValueError, match=f"RAY_ADDRESS = {address} does not answer"):
         run_sweep(SWEEP, tmp_path, 1, lambda *_: None)
+
+
+def test_what_ray_cannot_join_is_told_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(**options: object) -> None:
+        raise ConnectionError("Could not find any\nrunning Ray instance.")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init))
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    file = tmp_path / "sweep.toml"
+    file.write_text('title = "a"\nrules = ["uniform"]\nseeds = 1\n')
+    done = CliRunner().invoke(app, ["sweep", str(file), "--output", str(tmp_path / "out")])
+    assert done.exit_code == 1
+    told = "RAY_ADDRESS = auto is no cluster that can be joined (Could not find any running Ray"
+    assert told in done.output
+    assert "unset RAY_ADDRESS" in done.output
+    assert "--traceback" not in done.output
 
 
 @pytest.mark.ray

@@ -367,6 +367,21 @@ def test_one_odd_evaluation_is_left_out_with_a_note(answer, reason):
     assert losses(result) == pytest.approx(expected_losses())
 
 
+def test_that_all_evaluations_are_left_out_is_a_warning_with_the_reason(caplog):
+    def refuse(message, context, call_next):
+        if message.metadata.message_type == "evaluate":
+            return Message(Error(2, "no data"), reply_to=message)
+        return call_next(message, context)
+
+    grid = InProcessGrid(numpy_app.make_app(refuse, summary_mod), 2)
+    strategy = RoundRobin(FedAvg(), num_selected=2)
+    result = strategy.start(grid, numpy_app.initial_arrays(), num_rounds=1)
+    assert not result.evaluate_metrics_clientapp
+    (told,) = [each for each in caplog.records if "left out are" in each.message]
+    assert told.message.endswith("left out are 0: no data; 1: no data, and so there is none")
+    assert told.levelname == "WARNING"
+
+
 @pytest.mark.parametrize("answer", USED.values(), ids=USED)
 def test_an_evaluation_without_its_loss_does_not_count_in_that(answer):
     strategy, result = evaluated(answer)
