@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
+from pncs_flower.messages.records import of_kind
+
 # What a mod calls to hand a message on: the mods behind it, and at last the app.
 App = Callable[[Message, Context], Message]
 
@@ -36,8 +38,8 @@ def call_app(message: Message, context: Context, app: App) -> Message:
 def _call_client_fn(
     message: Message, context: Context, app: App, instruction: str, result: str
 ) -> Message:
-    (name, weights), *more = message.content.array_records.items()
-    configs = list(message.content.config_records.values())
+    (name, weights), *more = of_kind(message.content, ArrayRecord).items()
+    configs = list(of_kind(message.content, ConfigRecord).values())
     if more or len(configs) > 1:
         raise ValueError(
             "a client_fn app takes one array record and one config record, but the message has "
@@ -52,8 +54,9 @@ def _call_client_fn(
     reply = app(message, context)
     if reply.has_error():
         return reply
-    answer = reply.content
-    status = answer.config_records[f"{result}.status"]
+    arrays, numbers = of_kind(reply.content, ArrayRecord), of_kind(reply.content, MetricRecord)
+    texts = of_kind(reply.content, ConfigRecord)
+    status = texts[f"{result}.status"]
     if status["code"] != 0:  # not OK
         raise RuntimeError(
             f"the client answered with status {status['code']!s}: {status['message']!s}"
@@ -61,17 +64,16 @@ def _call_client_fn(
     metrics = MetricRecord(
         {
             key: value
-            for key, value in answer.config_records.get(f"{result}.metrics", {}).items()
+            for key, value in texts.get(f"{result}.metrics", ConfigRecord()).items()
             if isinstance(value, (int, float)) and not isinstance(value, bool)
         }
     )
-    metrics["num-examples"] = answer.metric_records[f"{result}.num_examples"]["num_examples"]
+    metrics["num-examples"] = numbers[f"{result}.num_examples"]["num_examples"]
     records = RecordDict({"metrics": metrics})
-    if f"{result}.loss" in answer.metric_records:
-        metrics["loss"] = answer.metric_records[f"{result}.loss"]["loss"]
-    if f"{result}.parameters" in answer.array_records:
-        update = answer.array_records[f"{result}.parameters"]
-        records[name] = named(weights, list(update.values()))
+    if f"{result}.loss" in numbers:
+        metrics["loss"] = numbers[f"{result}.loss"]["loss"]
+    if f"{result}.parameters" in arrays:
+        records[name] = named(weights, list(arrays[f"{result}.parameters"].values()))
     return Message(records, reply_to=message)
 
 

@@ -13,6 +13,8 @@ from typing import Any, Self
 
 from flwr.app import Array, ArrayRecord, RecordDict
 
+from pncs_flower.messages.records import of_kind
+
 IN_MEMORY = 64_000_000
 Place = tuple[int, int]
 """Where an array's bytes are in a file: the first of them, and how many."""
@@ -133,10 +135,10 @@ def is_much(size: int, num_clients: int) -> bool:
 
 def with_arrays_stored(records: RecordDict, num_clients: int) -> RecordDict:
     """Return records whose arrays are on disk (Linux), or these if they are small."""
-    parts = Parts()
+    parts, given = Parts(), of_kind(records, ArrayRecord)
     places = {
         name: {key: parts.add(array) for key, array in record.items()}
-        for name, record in records.array_records.items()
+        for name, record in given.items()
     }
     if not hasattr(os, "memfd_create") or not is_much(parts.size, num_clients):  # not on Linux
         return records
@@ -148,7 +150,7 @@ def with_arrays_stored(records: RecordDict, num_clients: int) -> RecordDict:
     for name, of_record in places.items():
         stored[name] = record = ArrayRecord()
         for key, place in of_record.items():
-            array = records.array_records[name][key]
+            array = given[name][key]
             about = [array.dtype, array.shape, array.stype]
             record[key] = StoredArray(about, file, place)
     return stored

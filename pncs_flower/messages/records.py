@@ -18,7 +18,8 @@ _Record = TypeVar("_Record", ArrayRecord, ConfigRecord, MetricRecord)
 
 def of_kind(records: RecordDict, kind: type[_Record]) -> dict[str, _Record]:
     """Return the records of a kind by their names."""
-    # Flower's properties for this make what can be written through, and check each entry twice.
+    # Flower's properties for this make what can be written through, and check each entry twice;
+    # and it refers to itself: the records stay in memory until the garbage is collected.
     return {name: record for name, record in records.items() if isinstance(record, kind)}
 
 

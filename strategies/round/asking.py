@@ -19,7 +19,7 @@ from flwr.common import log
 from flwr.common.constant import ErrorCode
 
 from pncs_flower.messages.joint import join, part
-from pncs_flower.messages.records import make_message
+from pncs_flower.messages.records import make_message, of_kind
 from pncs_flower.protocol import MARKER, SUMMARIZE, SummaryRequest
 
 from .. import timeouts
@@ -196,7 +196,7 @@ def _parted(reply: Message) -> tuple[Message, Message]:
     if reply.has_error():
         return reply, reply
     summary, evaluation = part(reply.content)
-    problems = summary.config_records.get(MARKER, ConfigRecord())
+    problems = of_kind(summary, ConfigRecord).get(MARKER, ConfigRecord())
     replies: list[Message] = []
     for what, content in ((SUMMARIZE, summary), (MessageType.EVALUATE, evaluation)):
         code, reason = ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(problems.get(what))
@@ -213,7 +213,7 @@ def _guess_next_content(
 ) -> RecordDict | None:
     """Return what a training message will hold in the next round, if all goes as usual."""
     # None if the model is not among the records as it is.
-    if sum(record == before for record in content.array_records.values()) != 1:
+    if sum(record == before for record in of_kind(content, ArrayRecord).values()) != 1:
         return None
     following = RecordDict()
     for name, record in content.items():

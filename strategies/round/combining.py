@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from flwr.app import RecordDict
+from flwr.app import ArrayRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.fit import SketchFit
+from pncs_flower.messages.records import of_kind
 
 from ..combination import Change, Combination, Delivery
 from ..combinations import Mean, parse_combination
@@ -124,7 +125,7 @@ class Combiner:
                 raise TypeError(f"combine returned {change!r}, want a Change or None")
             changed = vectors.changed(change.values)
         for content in contents.values():
-            next(iter(content.array_records.values())).update(changed)
+            next(iter(of_kind(content, ArrayRecord).values())).update(changed)
         return delivery, change
 
     def keep(

@@ -1,8 +1,10 @@
 """What clients of a simulation keep: in memory up to a bound, on disk beyond, until decided."""
 
+import gc
 import os
 import pickle
 import tempfile
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -63,6 +65,19 @@ def test_what_is_kept_on_disk_has_no_name_and_comes_back_as_it_was(no_memory: Pa
     assert len(os.listdir("/proc/self/fd")) == before + 1
     drop_kept(state)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_is_on_disk_is_in_memory_no_more(no_memory: Path) -> None:
+    """At once, and not when the garbage is collected: a round makes many updates until then."""
+    given, state = update(), RecordDict()
+    array = weakref.ref(given["arrays"]["w"])
+    gc.disable()
+    try:
+        keep(state, "t", given, 3)
+        del given
+        assert array() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(("num_clients", "on_disk"), [(1, False), (2, False), (3, True)])
