@@ -173,7 +173,7 @@ def run(
         if engine is Engine.IN_PROCESS and (gpus_per_client or logical_gpus):
             raise ValueError(
                 "gpus-per-client and logical-gpus share out GPUs among Ray's workers: leave them "
-                "out with --engine in-process, whose clients take turns on --device"
+                "out with --engine in-process, where --workers says how many share the GPUs"
             )
         if engine is Engine.RAY and workers is not None:
             raise ValueError(

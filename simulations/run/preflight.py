@@ -23,7 +23,6 @@ from ..config import Config
 from ..machine.limits import usable_cpus
 from ..task import Inputs, empty_model, load_inputs
 from ..timeouts import DRIVER_ANSWERS
-from .in_process import check_workers
 from .strategy import build_strategy, parameter_names
 
 # What a process takes before it computes anything: CUDA's context and its libraries' workspaces.
@@ -174,14 +173,16 @@ def choose_workers(config: Config, clients: int, wanted: int | None = None) -> P
     """Return how many processes play clients in process, and what each has of a GPU."""
     # If nobody says it, as many as there are GPUs, or cores where clients compute on the CPU: what
     # fits on a GPU beside the first one depends on the model, and a GPU may be busy with one.
-    machine = detect_machine()
-    gpus = 0 if choose_device(config.device).type == "cpu" else machine.gpus
+    from .in_process import check_workers  # how PyTorch looks for a GPU is another then
+
+    on_cpu = choose_device(config.device).type == "cpu"
+    machine = Machine(usable_cpus(), 0) if on_cpu else detect_machine()
     if wanted is None:
-        wanted = (gpus or machine.cpus) if sys.platform == "linux" else 1
+        wanted = (machine.gpus or machine.cpus) if sys.platform == "linux" else 1
     count = min(wanted, clients)
     check_workers(count)
     # One alone is this process, which is the server too.
-    share = 1 / math.ceil(count / gpus) if gpus and count > 1 else 0.0
+    share = 1 / math.ceil(count / machine.gpus) if machine.gpus and count > 1 else 0.0
     return Placement(1, share, count, machine)
 
 
