@@ -62,7 +62,7 @@ def _cheapest_pair(pairs: np.ndarray, linear: np.ndarray) -> tuple[int, int]:
 
 
 class _TabuSearch:
-    """The state of a search: ``gain[i]`` is what client i adds to the sum, given the members."""
+    """The state of a search: the clients, members first; ``gain[i]``, what i adds to the sum."""
 
     def __init__(self, objective: SubsetObjective, members: np.ndarray) -> None:
         self.objective = objective
@@ -77,41 +77,63 @@ class _TabuSearch:
 
     def run(self, steps: int, random: np.random.Generator, deadline: float) -> int:
         """Exchange until steps, patience or time run out; return the number of steps."""
-        pairs, weights = self.objective.pairs, self.objective.weights
-        tolerance = self.objective.tolerance
+        # A step is some thirty calls of NumPy on a few numbers each: what counts is how many, and
+        # that no view is made and no scalar wrapped in each step.
+        objective, gain, clients = self.objective, self.gain, self.clients
+        pairs, weights = objective.pairs.ravel(), objective.weights
+        size, tolerance = objective.size, objective.tolerance
+        members, outsiders = clients[:size], clients[size:]
+        price = np.empty(len(clients))  # by place among the clients
+        leaving_price, entering_price = price[:size], price[size:]
+        free_again = np.zeros(len(clients), dtype=np.int64)  # the step, by place
+        # Of the members and outsiders that a step looks at, every two.
+        looked_at = min(size, _CANDIDATES), min(len(outsiders), _CANDIDATES)
+        first, second = (places.ravel() for places in np.indices(looked_at))
+        starts = np.arange(len(clients)) * len(clients)  # of the rows among the pairs
         # As many as a leg may need, so that a longer search begins like a shorter one.
         stays_out = random.integers(1, self.longest_out + 1, _LEG)
         stays_in = random.integers(1, self.longest_in + 1, _LEG)
         idle = 0
         for step in range(steps):
-            price = self._prices()
-            leaving = self._free(-price.take(self.members), self.members, step)
-            entering = self._free(price.take(self.outsiders), self.outsiders, step)
-            out, into = self.members.take(leaving), self.outsiders.take(entering)
-            change = self.gain.take(into) - self.gain.take(out)[:, None]
-            change -= pairs[out[:, None], into]
-            values = self.total + change
+            self._prices().take(clients, None, price, "clip")
+            np.negative(leaving_price, leaving_price)
+            price[free_again > step] = np.inf
+            leaving, entering = _lowest(leaving_price), _lowest(entering_price)
+            out, into = members[leaving][first], outsiders[entering][second]
+            change = gain[into] - gain[out]
+            change -= pairs[starts[out] + into]
+            values = change + self.total
             if weights is not None:
-                values /= (self.weight + (weights[into] - weights[out][:, None])) ** 2
-            row, column = divmod(int(values.argmin()), len(into))
-            self._exchange(leaving[row], entering[column], change[row, column])
-            self.free_again[out[row]] = step + 1 + stays_out[step]
-            self.free_again[into[column]] = step + 1 + stays_in[step]
+                values /= (self.weight + (weights[into] - weights[out])) ** 2
+            best = int(values.argmin())
+            left, entered = leaving.item(first[best]), size + entering.item(second[best])
+            clients[left], clients[entered] = insider, outsider = into.item(best), out.item(best)
+            free_again[left] = step + 1 + stays_in.item(step)
+            free_again[entered] = step + 1 + stays_out.item(step)
+            gain += objective.pairs[insider]
+            gain -= objective.pairs[outsider]
+            self.total += change.item(best)
+            if weights is not None:
+                self.weight += weights.item(insider) - weights.item(outsider)
             idle += 1
-            if values[row, column] <= self.best_value + tolerance:
-                found = tuple(sorted(self.members.tolist()))
-                value = self.objective.value(self.members)
-                better = value < self.best_value - tolerance
-                if better or (
-                    value <= self.best_value + tolerance
-                    and self.objective.prefers(found, self.best)
-                ):
-                    self.best, self.best_value = found, value
-                    if better:
-                        idle = self.shakes = 0
+            if values.item(best) <= self.best_value + tolerance and self._take_if_better():
+                idle = self.shakes = 0
             if idle == self.patience or time.monotonic() > deadline:
                 return step + 1
         return steps
+
+    def _take_if_better(self) -> bool:
+        """Note the subset if it is to be preferred to the best; tell if its value is less."""
+        members = self.clients[: self.objective.size]
+        found = tuple(sorted(members.tolist()))
+        if found == self.best:
+            return False
+        value, tolerance = self.objective.value(members), self.objective.tolerance
+        better = value < self.best_value - tolerance
+        tie = value <= self.best_value + tolerance
+        if better or (tie and self.objective.prefers(found, self.best)):
+            self.best, self.best_value = found, value
+        return better
 
     def shake(self, random: np.random.Generator) -> None:
         """Start from the best subset with members exchanged at random, more each time."""
@@ -126,15 +148,14 @@ class _TabuSearch:
 
     def _start_from(self, members: np.ndarray) -> None:
         objective = self.objective
-        self.members = members
-        self.outsiders = np.setdiff1d(np.arange(len(objective.linear)), members)
+        outsiders = np.setdiff1d(np.arange(len(objective.linear)), members)
+        self.clients = np.concatenate([members, outsiders])
         self.gain: np.ndarray = objective.linear + objective.pairs[members].sum(axis=0)
         within = (objective.linear[members].sum() + self.gain[members].sum()) / 2
         self.total = float(objective.offset + within)
         self.weight = -objective.weight_offset
         if objective.weights is not None:
             self.weight += float(objective.weights[members].sum())
-        self.free_again = np.zeros(len(objective.linear), dtype=np.int64)
 
     def _prices(self) -> np.ndarray:
         """Return what each client adds to the value, to first order."""
@@ -142,18 +163,9 @@ class _TabuSearch:
             return self.gain
         return np.asarray(self.gain - 2 * self.total / self.weight * self.objective.weights)
 
-    def _free(self, prices: np.ndarray, clients: np.ndarray, step: int) -> np.ndarray:
-        """Return the places of the lowest prices among the clients that may move."""
-        if len(prices) <= _CANDIDATES:
-            return np.arange(len(prices))
-        prices[self.free_again.take(clients) > step] = np.inf
-        return prices.argpartition(_CANDIDATES)[:_CANDIDATES]
 
-    def _exchange(self, leaving: int, entering: int, change: float) -> None:
-        out, into = self.members[leaving], self.outsiders[entering]
-        self.members[leaving], self.outsiders[entering] = into, out
-        self.gain += self.objective.pairs[into]
-        self.gain -= self.objective.pairs[out]
-        self.total += change
-        if self.objective.weights is not None:
-            self.weight += self.objective.weights[into] - self.objective.weights[out]
+def _lowest(prices: np.ndarray) -> np.ndarray:
+    """Return the places of the lowest prices."""
+    if len(prices) <= _CANDIDATES:
+        return np.arange(len(prices))
+    return prices.argpartition(_CANDIDATES)[:_CANDIDATES]
