@@ -39,12 +39,14 @@ class Backoff:
         held = [c for c in failed if self.after_empty or self.failed[c].rounds_left > 0]
         return sorted(held, key=lambda client: self.failed[client].last)  # stable
 
-    def note_without_examples(self, clients: Iterable[str], round: int) -> None:
-        """Take it for a failure that a client says to have no example; once, however often said."""
-        for client in clients:
-            if client not in self.without_examples:
-                self.without_examples.append(client)
-                self._note_failure(client, "training", round - 1)
+    def note_without_examples(self, clients: Iterable[str], round: int) -> bool:
+        """Take it for a failure that a client says to have no example; once: tell if any is new."""
+        known = set(self.without_examples)
+        new = [client for client in clients if client not in known]
+        for client in new:
+            self._note_failure(client, "training", round - 1)
+        self.without_examples += new
+        return bool(new)
 
     def end_round(
         self,

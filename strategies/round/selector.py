@@ -115,6 +115,9 @@ class Selector:
         self._queue = AgeOfUpdateQueue(queue_length, rule.num_selected)
         self._backoff = Backoff()
         self._memory = _Memory(self._checked_state(rule.initial_state(), "initial_state"))
+        # The last plan, and for whom, until something that it depends on has changed: the one that
+        # was made to ask ahead is then the one of the round.
+        self._planned: tuple[int, list[str], Plan] | None = None
 
     def open(self, round: OpenRound, roster: Roster) -> None:
         """Plan a round for the clients on the roster."""
@@ -122,7 +125,8 @@ class Selector:
         sizes = roster.sizes()
         self.learn_sizes({client: size for client, size in sizes.items() if size})
         without = sorted((c for c, size in sizes.items() if not size), key=client_order)
-        self._backoff.note_without_examples(without, round.number)
+        if self._backoff.note_without_examples(without, round.number):
+            self._planned = None
         round.plan = self.plan(round.number, list(round.clients))
         round.plan.note(round.record)
         if not round.plan.candidates:
@@ -166,10 +170,17 @@ class Selector:
     def learn_sizes(self, num_examples: Mapping[str, float]) -> None:
         """Note how many examples clients say to have; what came with an update counts for more."""
         # The word of a client that was to deliver and did not counts for nothing until it does.
-        self._memory.said |= num_examples
+        if not num_examples.items() <= self._memory.said.items():
+            self._memory.said |= num_examples
+            self._planned = None
 
     def plan(self, number: int, clients: Sequence[str]) -> Plan:
         """Plan a round for the clients that take part."""
+        if self._planned is None or self._planned[:2] != (number, list(clients)):
+            self._planned = number, list(clients), self._plan(number, clients)
+        return self._planned[2]
+
+    def _plan(self, number: int, clients: Sequence[str]) -> Plan:
         memory = self._memory
         ordered = sorted(clients, key=client_order)
         failed = self._backoff.holds_back(ordered)
@@ -279,7 +290,7 @@ class Selector:
                 "and none in a choice by layer"
             )
         if choice.state is not None:
-            self._memory.rule = self._checked_state(choice.state, "select")
+            self._memory.rule, self._planned = self._checked_state(choice.state, "select"), None
         similarity, optimal = choice.mean_similarity, choice.optimal
         if similarity is not None and not math.isfinite(similarity):
             raise ValueError(
@@ -296,7 +307,7 @@ class Selector:
 
     def observe(self, plan: Plan, chosen: Iterable[str], delivered: Mapping[str, Metrics]) -> None:
         """Note who was asked and chosen, and whose update was used: only they cool down."""
-        memory = self._memory
+        memory, self._planned = self._memory, None
         memory.last_asked |= dict.fromkeys(plan.candidates, plan.now.number)
         memory.last_chosen |= dict.fromkeys(chosen, plan.now.number)
         self._queue.push(delivered, plan.now.number)
@@ -310,7 +321,7 @@ class Selector:
 
     def forget(self, client: str) -> None:
         """Forget what a client has said and sent."""
-        memory = self._memory
+        memory, self._planned = self._memory, None
         for known in (memory.last_chosen, memory.last_asked, memory.num_examples, memory.said):
             known.pop(client, None)
         memory.doubted = [other for other in memory.doubted if other != client]
@@ -325,6 +336,7 @@ class Selector:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up what `state` returned."""
+        self._planned = None
         self._queue.restore(state["queue"])
         self._backoff.restore(state["backoff"])
         self._memory = _Memory(**{name: copy(state[name]) for name in vars(self._memory)})
