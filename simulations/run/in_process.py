@@ -103,6 +103,7 @@ class InProcessGrid(Grid):
         }
         self._timeout: float | None = None
         self._decided = set[str]()  # tickets of the pre-rounds whose chosen were asked last
+        self._asked = set[int]()  # nodes that may keep an update
         self._closed = False
         self._workers: Workers | None = None
         if workers > 1:
@@ -167,18 +168,21 @@ class InProcessGrid(Grid):
         """Have clients drop the updates of a pre-round whose chosen have delivered."""
         # They would do it with their next message, but a client of many may not get one for long.
         # The chosen are asked in one exchange after the other, if some had lost their update.
-        markers = [message.content.get(MARKER) for message in messages]
-        tickets = {
-            str(marker[TICKET])
-            for marker in markers
-            if isinstance(marker, ConfigRecord)
-            and marker.get("phase") == TRAIN
-            and TICKET in marker
-        }
+        tickets, asked = set[str](), set[int]()
+        for message in messages:
+            marker = message.content.get(MARKER)
+            if isinstance(marker, ConfigRecord) and TICKET in marker:
+                asked.add(message.metadata.dst_node_id)
+                if marker.get("phase") == TRAIN:
+                    tickets.add(str(marker[TICKET]))
         if self._decided and self._decided != tickets:
-            for context in self.contexts.values():
-                if ticket_of(context.state) in self._decided:
-                    drop_kept(context.state)
+            for node_id in self._asked & self.contexts.keys():
+                state = self.contexts[node_id].state
+                if ticket_of(state) in self._decided:
+                    drop_kept(state)
+                if ticket_of(state) is None:
+                    self._asked.discard(node_id)
+        self._asked |= asked
         self._decided = tickets
 
     def _handle(self, message: Message) -> Message:
