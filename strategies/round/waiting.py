@@ -21,6 +21,7 @@ from . import training
 from .open_round import OpenRound
 from .roster import NO_FUNCTION, Introductions, Roster
 
+_AT_ONCE = 500
 _LONGEST_TEXT = 600
 _NAMED = 3  # clients in an error
 
@@ -97,8 +98,15 @@ class Waiting:
         else:
             pause = timeouts.RETRY_IN_VAIN if self._is_hopeless() else timeouts.RETRY
             strangers = {n for n in strangers if now - self._tried.get(n, -math.inf) > pause}
-        if strangers and left > 0:
-            self._asking.ask(sorted(strangers), left, self.roster.message_type)
+        if left <= 0:
+            return
+        # A message and its reply take more memory than what stays of them, so a simulation, whose
+        # clients answer at once, has a part of them at a time.
+        order = sorted(strangers)
+        most = _AT_ONCE if self._simulated else max(1, len(order))
+        for start in range(0, len(order), most):
+            self._asking.ask(order[start : start + most], left, self.roster.message_type)
+            self._hear()
 
     def _hear(self) -> None:
         """Take up those that have answered."""

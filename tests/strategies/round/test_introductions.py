@@ -424,3 +424,18 @@ def test_eligible_is_not_asked_at_each_look_while_clients_are_missing():
     clients, _ = timed(who, on_flowers_grid(0.1, 0.2, 0.9, 1.0), num_selected=4)
     assert len(clients) == 4
     assert len(asked) <= 4 * 4  # not 4 in each of some fifty looks
+
+
+def test_a_simulation_of_many_clients_is_asked_in_parts(monkeypatch):
+    """All messages and replies of ten thousand clients at once would be 20 MB."""
+    asked = []
+
+    class Counted(InProcessGrid):
+        def push_messages(self, messages):
+            asked.append(len(messages := list(messages)))
+            return super().push_messages(messages)
+
+    monkeypatch.setattr("pncs_flower.strategies.round.waiting._AT_ONCE", 5)
+    grid = Counted(numpy_app.make_app(summary_mod), 12)
+    there = Waiting(Roster(SelectionOptions()), grid, RoundRecord(1), 2).clients()
+    assert (asked, list(there)) == ([5, 5, 2], [str(client) for client in range(12)])
