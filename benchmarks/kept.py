@@ -1,15 +1,16 @@
 """Memory that a simulation takes for the updates that its clients keep until the choice is made.
 
 The most at once of all processes together, for FedAvg that trains as many as are chosen and for
-PNCS, which asks all: private and shared memory, and files in memory; not the system's cache of
-files on disk, which gives way. Clients do next to nothing, and summaries are small: the server
-decodes them to floats, with the default sketch 5% of the model for each client, and more to choose.
-Each line is a run of its own.
+PNCS, which asks all, with a small sketch and with the default one, of 5% of the model for each
+client: private and shared memory, and files in memory; not the system's cache of files on disk,
+which gives way. Clients do next to nothing. FedAvg has more rounds, so that as many clients train,
+and each run is looked at as often. Each number is a run of its own.
 
 Examples
 --------
 python benchmarks/kept.py
 python benchmarks/kept.py --clients 50 --engines in-process
+python benchmarks/kept.py --rounds 2 --engines ray
 """
 
 import argparse
@@ -32,8 +33,10 @@ from measure import machine
 from pncs_flower.clients import summary_mod
 from pncs_flower.simulations import InProcessGrid
 from pncs_flower.strategies import PNCS
+from pncs_flower.strategies.rules.pncs import SMALL
 
 ENGINES = {"in-process": 1, "workers-2": 2, "ray": 0}
+SKETCHES = {"PNCS": "coordinates:1000", "default": SMALL}
 CHOSEN = 10
 
 client_app = ClientApp(mods=[summary_mod])
@@ -61,14 +64,15 @@ def evaluate(message: Message, context: Context) -> Message:
 
 def serve(grid: Grid, settings: dict[str, Any]) -> None:
     """Run a strategy."""
-    clients = settings["clients"]
-    strategy: Strategy = (
-        FedAvg(fraction_train=(CHOSEN + 0.5) / clients, min_available_nodes=clients)
-        if settings["strategy"] == "fedavg"
-        else PNCS(FedAvg(), num_selected=CHOSEN, sketch="coordinates:1000")
-    )
+    clients, rounds = settings["clients"], settings["rounds"]
+    share = (CHOSEN + 0.5) / clients
+    strategy: Strategy = FedAvg(share, share, min_available_nodes=clients)
+    if sketch := SKETCHES.get(settings["strategy"]):
+        strategy = PNCS(FedAvg(), num_selected=CHOSEN, sketch=sketch)
+    else:
+        rounds *= clients // CHOSEN
     model = ArrayRecord({"w": Array(np.zeros((2, settings["values"] // 2), np.float32))})
-    strategy.start(grid, model, num_rounds=settings["rounds"], timeout=3600)
+    strategy.start(grid, model, num_rounds=rounds, timeout=3600)
 
 
 def simulate(settings: dict[str, Any]) -> None:
@@ -137,14 +141,16 @@ def main() -> None:
         simulate(options.worker)
         return
     print(machine())
-    print(f"{'engine':<12} {'FedAvg MB':>10} {'PNCS MB':>10} {'ratio':>6}", flush=True)
+    columns = "".join(f"{name + ' MB':>12} {'ratio':>6}" for name in SKETCHES)
+    print(f"{'engine':<12} {'FedAvg MB':>10}{columns}", flush=True)
     for engine in options.engines:
         common = {key: vars(options)[key] for key in ("clients", "values", "rounds")}
-        fedavg, pncs = (
+        fedavg, *others = (
             most_megabytes({"engine": engine, "strategy": strategy, **common})
-            for strategy in ("fedavg", "pncs")
+            for strategy in ("FedAvg", *SKETCHES)
         )
-        print(f"{engine:<12} {fedavg:>10.0f} {pncs:>10.0f} {pncs / fedavg:>6.2f}", flush=True)
+        found = "".join(f"{other:>12.0f} {other / fedavg:>6.2f}" for other in others)
+        print(f"{engine:<12} {fedavg:>10.0f}{found}", flush=True)
 
 
 if __name__ == "__main__":

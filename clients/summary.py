@@ -1,5 +1,6 @@
 """The one line on the client: a mod that answers the pre-round for any ClientApp."""
 
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from copy import copy
@@ -38,6 +39,8 @@ from .client_fn import App, call_app
 from .form import check_form
 from .kept import drop_kept, keep, restored, take_kept
 from .privacy import SketchNoise
+
+_ENGINES = ("ray", "pncs_flower.simulations.run.in_process")  # a SuperNode loads none of them
 
 GradientFunction = Callable[[Message, Context], ArrayRecord]
 
@@ -196,7 +199,7 @@ class SummaryMod:
             # For the round that this pre-round leads to: the state may outlive that, and the same
             # round may have asked before with another message.
             ticket = str(marker.get(protocol.TICKET, ""))
-            keep(context.state, ticket, reply.content, _num_clients(context) or 1)
+            keep(context.state, ticket, reply.content, _num_clients_here(context))
 
         def values(name: str) -> np.ndarray:
             value = given[name].numpy()
@@ -257,6 +260,12 @@ def _num_clients(context: Context) -> int | None:
     """Return how many clients there are, if the client was told."""
     found = context.node_config.get("num-partitions")
     return found if isinstance(found, int) else None
+
+
+def _num_clients_here(context: Context) -> int:
+    """Return how many clients there are in one place: in a simulation, all, and else this one."""
+    simulated = any(engine in sys.modules for engine in _ENGINES)
+    return (simulated and _num_clients(context)) or 1
 
 
 def _loss(message: Message, context: Context, call_next: App, request: SummaryRequest) -> Message:

@@ -177,6 +177,8 @@ class SelectionStrategy(Strategy):
             listener.chosen(round.record, choice)
         if round.pre_round is None:
             templates = training.configure(round, round.nodes(choice.clients).values())
+        else:
+            round.pre_round.drop_all_but(choice.clients)
         return training.send(round, templates)
 
     @heard

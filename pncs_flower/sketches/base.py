@@ -7,7 +7,10 @@ from typing import ClassVar
 import numpy as np
 
 from pncs_flower.similarity import Form, pairwise_cosine
-from pncs_flower.sketches.wire import HEAD, WIRES, Wire, pack, unpack
+from pncs_flower.sketches.packed import Row
+from pncs_flower.sketches.wire import HEAD, WIRES, Wire, as_packed, pack, unpack
+
+_LARGE = 4096  # numbers: of fewer, little is saved
 
 
 class Sketch:
@@ -46,6 +49,13 @@ class Sketch:
         parts = np.split(wire, np.cumsum(lengths)[:-1])
         return _joined([unpack(part, self.wire) for part in parts])
 
+    def read(self, wire: np.ndarray, num_values: int) -> Row:
+        """Check a sketch as `decode` does, and return its numbers; if they are many, packed."""
+        values = self.decode(wire, num_values)
+        if len(values) < _LARGE or len(self._lengths(num_values)) > 1:
+            return values
+        return as_packed(wire, self.wire)
+
     def of(self, values: np.ndarray, *, seed: int, round: int, layer: str) -> np.ndarray:
         """Return the sketch of a vector in float64, with the numbers that `decode` would read."""
         wire = self.encode(values, seed=seed, round=round, layer=layer)
@@ -64,8 +74,10 @@ class Sketch:
                 f"p is {p}: use 'coordinates{self._size or ':SIZE'}' or 'layers', which keep any p"
             )
 
-    def pairwise_cosine(self, rows: np.ndarray, p: float = 4, form: Form = "squared") -> np.ndarray:
-        """Return the similarities of decoded sketches: shape (K, r) to (K, K), float64."""
+    def pairwise_cosine(
+        self, rows: Sequence[Row] | np.ndarray, p: float = 4, form: Form = "squared"
+    ) -> np.ndarray:
+        """Return the similarities of K decoded sketches of r numbers: shape (K, K), float64."""
         self.check_order(p)
         return np.asarray(pairwise_cosine(rows, p, form))
 

@@ -9,6 +9,7 @@ import numpy as np
 from pncs_flower.similarity import Form, pairwise_cosine, score_products
 from pncs_flower.sketches.base import SizedSketch
 from pncs_flower.sketches.count import count_sketch
+from pncs_flower.sketches.packed import Row
 
 _BLOCK = 1 << 16  # coordinates at a time, so that what is made of them stays in the cache
 
@@ -33,12 +34,14 @@ class PowerMoments(SizedSketch):
             raise ValueError(f"sketch with the norm {row[0]}, want 0 or more")
         return row
 
-    def pairwise_cosine(self, rows: np.ndarray, p: float = 4, form: Form = "squared") -> np.ndarray:
+    def pairwise_cosine(
+        self, rows: Sequence[Row] | np.ndarray, p: float = 4, form: Form = "squared"
+    ) -> np.ndarray:
         """As `Sketch.pairwise_cosine`."""
         self.check_order(p)
-        if rows.shape[1] != 3 * self.size + 1:
+        if rows[0].shape[0] != 3 * self.size + 1:
             return np.asarray(pairwise_cosine(rows, p, form))
-        exact = rows.astype(np.float64)
+        exact = np.stack([row[:] for row in rows]).astype(np.float64)
         norms = exact[:, 0]
         first, second, third = np.split(exact[:, 1:], 3, axis=1)
         if p == 2:

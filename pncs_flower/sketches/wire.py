@@ -5,6 +5,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from pncs_flower.sketches.packed import Packed, Row
+
 Wire = Literal["float32", "float16", "int8"]
 """Number format of a sketch, with what stands before the numbers."""
 # float16: the exponent of a power of two, and the values divided by it, since bare float16 ends at
@@ -41,23 +43,25 @@ def pack(values: np.ndarray, wire: Wire) -> np.ndarray:
     return np.concatenate([np.array([step], dtype="<f4").view(np.int8), body])
 
 
-def unpack(packed: np.ndarray, wire: Wire) -> np.ndarray:
-    """Return finite float32 values, or raise ValueError unless they were packed so."""
-    head = HEAD[wire]
+def as_packed(packed: np.ndarray, wire: Wire) -> Row:
+    """Return float32 values that are read where they are, or raise ValueError for a false head."""
     if wire == "float32":
-        values = packed.astype(np.float32)
-    elif wire == "float16":
+        return packed
+    if wire == "float16":
         exponent = float(packed[0])
         if not (abs(exponent) <= _MAX_EXPONENT and exponent.is_integer()):
             raise ValueError(f"sketch with the exponent {exponent}: {_NOT_FINITE}")
-        with np.errstate(over="ignore"):
-            values = np.ldexp(packed[1:].astype(np.float64), int(exponent)).astype(np.float32)
-    else:
-        step = packed[:head].copy().view("<f4")[0].astype(np.float64)
-        with np.errstate(over="ignore", invalid="ignore"):
-            values = (packed[head:] * step).astype(np.float32)
-        if not np.isfinite(step):
-            raise ValueError(f"sketch with the step {step}: {_NOT_FINITE}")
+        return Packed(packed[1:], math.ldexp(1.0, int(exponent)))
+    head = HEAD[wire]
+    step = float(packed[:head].copy().view("<f4")[0])
+    if not math.isfinite(step):
+        raise ValueError(f"sketch with the step {step}: {_NOT_FINITE}")
+    return Packed(packed[head:], step)
+
+
+def unpack(packed: np.ndarray, wire: Wire) -> np.ndarray:
+    """Return finite float32 values, or raise ValueError unless they were packed so."""
+    values = as_packed(packed, wire)[:]
     if not np.isfinite(values).all():
         place = int(np.argmin(np.isfinite(values)))
         raise ValueError(f"sketch with {values[place]} at position {place}: {_NOT_FINITE}")

@@ -10,6 +10,7 @@ from pncs_flower.messages.records import of_kind
 from pncs_flower.protocol import LOSS, NUM_EXAMPLES, SUMMARY, WHOLE, SummaryRequest
 from pncs_flower.sketches.base import Sketch
 from pncs_flower.sketches.kinds import CoordinateShare, parse_sketch
+from pncs_flower.sketches.packed import ClientSketches, Row
 
 from .arrays import read_array
 
@@ -67,7 +68,7 @@ class SummaryDecoder:
         """Bytes of the record's numbers, without names and framing."""
         return sum(self.sketch.num_bytes(size) for size in self.sizes.values())
 
-    def decode(self, content: RecordDict) -> dict[str, np.ndarray]:
+    def decode(self, content: RecordDict) -> ClientSketches:
         """Return the sketch of each layer; ValueError if anything is not as asked for."""
         record = of_kind(content, ArrayRecord).get(self.record)
         if record is None and self.record == WHOLE:
@@ -80,13 +81,13 @@ class SummaryDecoder:
                 f"{', '.join(self.sizes)} were asked for (if the app has a mod that renames "
                 f"arrays, put summary_mod before it; {_SAME_RELEASE})"
             )
-        return {layer: self._decode_layer(record[layer], layer) for layer in self.sizes}
+        return ClientSketches({name: self._read(record[name], name) for name in self.sizes})
 
-    def _decode_layer(self, array: Array, layer: str) -> np.ndarray:
+    def _read(self, array: Array, layer: str) -> Row:
         most = self.sketch.num_bytes(self.sizes[layer]) + _HEADER_BYTES
         try:
             if len(array.data) > most:
                 raise ValueError(f"{len(array.data)} bytes, but at most {most} are due")
-            return self.sketch.decode(read_array(array), self.sizes[layer])
+            return self.sketch.read(read_array(array), self.sizes[layer])
         except ValueError as error:
             raise ValueError(f"summary of layer {layer!r}: {error}") from None

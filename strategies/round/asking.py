@@ -20,7 +20,7 @@ from flwr.common.constant import ErrorCode
 
 from pncs_flower.messages.joint import join, part
 from pncs_flower.messages.records import make_message, of_kind
-from pncs_flower.protocol import MARKER, SUMMARIZE, SummaryRequest
+from pncs_flower.protocol import MARKER, SUMMARIZE, SUMMARY, WHOLE, SummaryRequest
 
 from .. import timeouts
 from ..grids.exchange import message_like
@@ -124,18 +124,24 @@ class Asking:
             return list(replies)
         own = {message.metadata.message_id for message in self._ahead.messages}
         evaluating = {message.metadata.message_id for message in round.evaluating}
-        mine, others = list[Message](), list[Message]()
+        answers, mine, others = list[Message](), list[Message](), list[Message]()
         for reply in replies:
             whose = reply.metadata.reply_to_message_id
             if whose not in own:
                 others.append(reply)
-            elif whose not in evaluating:
+                continue
+            answers.append(reply)
+            if whose not in evaluating:
                 mine.append(reply)
             else:
                 summary, evaluation = _parted(reply)
                 mine.append(summary)
                 others.append(evaluation)
         self._ahead.read(mine, "no reply in time")
+        for reply in answers:
+            if reply.has_content():  # which Flower's loop has until the next evaluation
+                for name in (SUMMARY, WHOLE):
+                    reply.content.pop(name, None)
         return others
 
     def _misfit(

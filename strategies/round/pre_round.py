@@ -2,9 +2,8 @@
 
 import math
 import secrets
-from collections.abc import Collection, Iterable, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from logging import INFO
 
 import numpy as np
@@ -40,7 +39,7 @@ class PreRound:
     resting: Set[str] = frozenset()  # of these, who sends the combination's sketch alone
     content: RecordDict = field(default_factory=RecordDict)  # of the base's training message
     messages: list[Message] = field(default_factory=list)
-    summaries: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    summaries: dict[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
     # Of the updates as one vector, where one is asked for: of the whole update, or else of the
     # layers compared.
     sketches: dict[str, np.ndarray] = field(default_factory=dict)
@@ -143,13 +142,15 @@ class PreRound:
                 self.rejected[client] = f"pre-round: {reason}"
                 log(INFO, "Summary of client %s is not used: %s", client, reason)
             else:
-                for values in chain.from_iterable(part.values() for part in answer.values()):
-                    values.flags.writeable = False  # a rule and the check of sketches share them
                 self.summaries[client] = answer[SUMMARY]
                 if self.request.whole or self.request.besides:
                     self.sketches[client] = answer.get(WHOLE, answer[SUMMARY])[ALL_LAYERS]
 
-    def _decode(self, content: RecordDict, rests: bool) -> dict[str, dict[str, np.ndarray]]:
+    def drop_all_but(self, chosen: Collection[str]) -> None:
+        """Drop the summaries that nobody reads once the choice is made."""
+        self.summaries = {c: summary for c, summary in self.summaries.items() if c in chosen}
+
+    def _decode(self, content: RecordDict, rests: bool) -> dict[str, Mapping[str, np.ndarray]]:
         if not self.decoders:
             return {SUMMARY: decode_loss(content)}
         if rests and WHOLE in self.decoders:  # it is then all that was asked for

@@ -12,6 +12,7 @@ from pncs_flower import least_aligned_subset
 from pncs_flower.randomness import derive_seed
 from pncs_flower.similarity import Form, check_parameters, layered_cosine
 from pncs_flower.sketches.kinds import parse_sketch
+from pncs_flower.sketches.packed import row
 
 from ..checks import check_flags, check_not_negative
 from ..rule import Choice, Round, RuleState, Summary, replaced
@@ -60,7 +61,7 @@ class PNCSRule(SketchRule):
         layers = next(iter(summaries.values()))
         return {
             layer: sketch.pairwise_cosine(
-                np.stack([summary[layer] for summary in summaries.values()]), self.p, self.form
+                [row(summary, layer) for summary in summaries.values()], self.p, self.form
             )
             for layer in layers
         }

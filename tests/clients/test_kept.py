@@ -3,6 +3,7 @@
 import gc
 import os
 import pickle
+import sys
 import tempfile
 import weakref
 from collections.abc import Iterable
@@ -209,6 +210,17 @@ def test_it_is_dropped_when_the_chosen_have_delivered(workers: int) -> None:
     assert [phase for phase, _ in grid.keeping[1:4]] == ["summarize", "train", "evaluate"]
     for phase, keeping in grid.keeping[1:]:
         assert keeping in {"summarize": {4}, "train": {2, 3, 4}, "evaluate": {0}}[phase]
+
+
+def test_a_supernode_which_has_one_client_keeps_it_in_memory(
+    no_memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the node config says how many clients there are."""
+    monkeypatch.setattr(stored, "IN_MEMORY", 2000)  # room for one
+    assert "here" not in run()[2].places
+    monkeypatch.delitem(sys.modules, InProcessGrid.__module__)
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    assert run()[2].places == {"here"}
 
 
 def test_it_is_there_for_all_that_are_chosen_if_they_are_asked_one_by_one() -> None:

@@ -15,6 +15,7 @@ from pncs_flower.sketches.kinds import (
     _drawn,
     parse_sketch,
 )
+from pncs_flower.sketches.packed import ClientSketches, Packed
 from pncs_flower.sketches.power_moments import PowerMoments
 from pncs_flower.sketches.wire import Wire
 
@@ -155,6 +156,29 @@ def test_the_sketch_of_another_layer_is_refused(sketch: Sketch) -> None:
     wire = sketch.encode(sample(1, 1000)[0], seed=0, round=1, layer="fc")
     with pytest.raises(ValueError, match="shape"):
         sketch.decode(wire, 20)
+
+
+@pytest.mark.parametrize(
+    ("spec", "packed"),
+    [
+        ("layers", False),  # floats as they came
+        ("layers@float16", True),
+        ("coordinates:5000@int8", True),
+        ("coordinates:100@int8", False),  # few
+        ("power-moments:5000@int8", False),  # of several parts
+    ],
+)
+def test_many_numbers_stay_as_they_came_and_give_the_same_bits(spec: str, packed: bool) -> None:
+    sketch, values = parse_sketch(spec), sample(3, 20_000)
+    wires = [sketch.encode(row, seed=0, round=1, layer="fc") for row in values]
+    rows = [sketch.read(wire, 20_000) for wire in wires]
+    assert {isinstance(row, Packed) for row in rows} == {packed}
+    decoded = [sketch.decode(wire, 20_000) for wire in wires]
+    for row, expected in zip(rows, decoded, strict=True):
+        np.testing.assert_array_equal(ClientSketches({"fc": row})["fc"], expected)
+    np.testing.assert_array_equal(
+        sketch.pairwise_cosine(rows), sketch.pairwise_cosine(np.stack(decoded))
+    )
 
 
 @pytest.mark.parametrize("sketch", ALL, ids=lambda sketch: sketch.spec)
