@@ -10,7 +10,8 @@ client more is the difference between two rows, at a round in which few have eve
 Examples
 --------
 python benchmarks/growth.py
-python benchmarks/growth.py --clients 200 1000 --rounds 100
+python benchmarks/growth.py --clients 10000
+python benchmarks/growth.py --clients 200 10000 --rounds 20
 """
 
 import argparse
