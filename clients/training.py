@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 
 import torch
 from flwr.app import Context
@@ -63,24 +64,21 @@ def local_sgd(
 ) -> float:
     """Train a model in place; return the mean loss over all steps, each at the weights before."""
     size, device = len(examples[0]), examples[0].device
-    batch_size = training.batch_size or size
     velocity: dict[nn.Parameter, Tensor] = {}
-    order = torch.Generator().manual_seed(seed)
     _seed(seed, device)
     model.train()
     parameters = list(model.parameters())
     pieces = Pieces(model, examples)
     total = torch.zeros((), device=device)
-    for _ in range(training.local_epochs):
-        for batch in _batches(examples, batch_size, order, pieces):
-            for parameter in parameters:
-                parameter.grad = None
-            # In pieces, as in full_batch_gradient: a step on all examples is that gradient to the
-            # bit, and no larger a piece than that is in memory or read twice.
-            for loss, count in _losses(model, batch, pieces, loss_function, precision):
-                _add_gradient(loss, count / len(batch[0]))
-                total += loss.detach() * count
-            _step(parameters, training, velocity)
+    for batch in _batches(examples, training, seed, pieces):
+        for parameter in parameters:
+            parameter.grad = None
+        # In pieces, as in full_batch_gradient: a step on all examples is that gradient to the
+        # bit, and no larger a piece than that is in memory or read twice.
+        for loss, count in _losses(model, batch, pieces, loss_function, precision):
+            _add_gradient(loss, count / len(batch[0]))
+            total += loss.detach() * count
+        _step(parameters, training, velocity)
     return float(total) / (size * training.local_epochs)
 
 
@@ -205,15 +203,19 @@ def _losses(
 
 
 def _batches(
-    examples: Examples, size: int, order: torch.Generator, pieces: Pieces
+    examples: Examples, training: LocalTraining, seed: int, pieces: Pieces
 ) -> Iterator[Examples]:
+    """Yield the examples of each step: in every epoch all of them, in another order."""
     inputs, targets = examples
-    if size >= len(inputs):
-        yield examples
+    size = len(inputs)
+    if not 0 < training.batch_size < size:
+        yield from repeat(examples, training.local_epochs)
         return
-    indices = torch.randperm(len(inputs), generator=order).to(inputs.device)
-    for chosen in indices.split(pieces.sizes(len(inputs), size)):
-        yield inputs[chosen], targets[chosen]
+    order = torch.Generator().manual_seed(seed)
+    for _ in range(training.local_epochs):
+        indices = torch.randperm(size, generator=order).to(inputs.device)
+        for chosen in indices.split(pieces.sizes(size, training.batch_size)):
+            yield inputs[chosen], targets[chosen]
 
 
 def _seed(seed: int, device: torch.device) -> None:

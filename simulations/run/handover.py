@@ -6,6 +6,7 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from pncs_flower.clients.stored import NamelessFile, Parts, Place, StoredArray, is_much
+from pncs_flower.messages.records import make_array
 
 Record = ArrayRecord | ConfigRecord | MetricRecord
 
@@ -30,6 +31,12 @@ def restore(said: Any, array: Callable[[list[Any], Any], Array]) -> Record:
     is_metrics, values = said
     kind = MetricRecord if is_metrics else ConfigRecord
     return kind({name: _meant(value) for name, value in values.items()})
+
+
+def read_whole(about: list[Any], file: NamelessFile, place: Place) -> Array:
+    """Return an array that `describe` has described, and whose bytes are in a file."""
+    dtype, shape, stype = about
+    return make_array(dtype, tuple(shape), stype, file.read(place))
 
 
 def _said(value: Any) -> Any:

@@ -9,6 +9,7 @@ memory.
 import errno
 import gc
 import json
+import math
 import os
 import signal
 import sys
@@ -17,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from logging import WARNING
-from multiprocessing.connection import wait
+from select import POLLIN, poll
 from socket import MSG_CMSG_CLOEXEC, MSG_CTRUNC, recv_fds, send_fds, socket
 from typing import Any
 
@@ -34,13 +35,7 @@ from pncs_flower.clients.stored import (
 from pncs_flower.strategies import DeadWorkerError
 
 from .fork_server import ForkServer, flush
-from .handover import (
-    Record,
-    describe,
-    recall,
-    restore,
-    store,
-)
+from .handover import Record, describe, read_whole, recall, restore, store
 
 Handle = Callable[[Message], Message]
 
@@ -115,13 +110,14 @@ class Workers:
                         worker.node = node = own.popleft() if own else longest.pop()
                         self._last[node] = worker
                         self._give(worker, of_node[node].popleft(), texts, timeout)
-                busy = {worker: worker.channel for worker in waiting if worker.message is not None}
+                busy = [worker for worker in waiting if worker.message is not None]
                 if not busy:
                     return replies
                 seconds = min(worker.deadline for worker in busy) - time.monotonic()
-                ready = wait(busy.values(), max(0.0, min(seconds, _LONGEST_WAIT)))
-                for worker, channel in busy.items():
-                    if channel in ready:
+                channels = [worker.channel for worker in busy]
+                ready = _ready(channels, max(0.0, min(seconds, _LONGEST_WAIT)))
+                for worker in busy:
+                    if worker.channel.fileno() in ready:
                         reply = self._take(worker)
                         replies[reply.metadata.reply_to_message_id] = reply
                     elif worker.deadline < time.monotonic():
@@ -189,10 +185,10 @@ class Workers:
         def array(about: list[Any], place: list[int]) -> Array:
             start, length, is_kept = place
             if not is_kept:
-                return Array(about[0], tuple(about[1]), about[2], file.read((size + start, length)))
+                return read_whole(about, file, (size + start, length))
             # The client has delivered what it kept, and says where that is.
             assert kept is not None
-            return Array(about[0], tuple(about[1]), about[2], kept.read((start, length)))
+            return read_whole(about, kept, (start, length))
 
         if "error" in told:
             reply = Message(Error(*told["error"]), reply_to=message)
@@ -266,13 +262,13 @@ class _Player:
         self._contexts, self._handle = contexts, handle
         self._any = next(iter(contexts.values()))
         self._edition = 0
-        self._records: dict[str, Record] = {}  # with arrays, of the present edition
+        self._records: dict[str, Record] = {}  # of the present edition
 
     def serve(self) -> None:
         """Answer messages, until nobody sends any more."""
         while True:
             torch = sys.modules.get("torch")
-            if torch and torch.cuda.is_initialized() and not wait([self._channel], _IDLE):
+            if torch and torch.cuda.is_initialized() and not _ready([self._channel], _IDLE):
                 # Its share of a round is done. PyTorch would keep memory that others could use.
                 gc.collect()
                 torch.cuda.empty_cache()
@@ -322,17 +318,20 @@ class _Player:
         return len(text), None if file is kept else file
 
     def _record(self, text: str) -> Record:
-        """Return what the server has sent; arrays that are sent to many are read once."""
-        if text in self._records:
-            return self._records[text]
+        """Return what the server has sent, to be copied; what is sent to many is read once."""
+        if text not in self._records:
+            self._records[text] = restore(
+                json.loads(text), lambda about, place: read_whole(about, self._shared, place)
+            )
+        return self._records[text]
 
-        def array(about: list[Any], place: Place) -> Array:
-            return Array(about[0], tuple(about[1]), about[2], self._shared.read(place))
 
-        record = restore(json.loads(text), array)
-        if isinstance(record, ArrayRecord):
-            self._records[text] = record
-        return record
+def _ready(channels: Sequence[socket], seconds: float) -> set[int]:
+    """Wait until there is something to receive; return the descriptors of those where it is."""
+    waiting = poll()
+    for channel in channels:
+        waiting.register(channel, POLLIN)
+    return {descriptor for descriptor, _ in waiting.poll(math.ceil(1000 * seconds))}
 
 
 def _send(channel: socket, number: int, file: NamelessFile | None) -> None:

@@ -50,16 +50,20 @@ def send(round: OpenRound, templates: list[Message]) -> list[Message]:
     before = round.pre_round
     marker: dict[str, int | str] = {"round": round.number, "seed": round.options.seed}
     marker |= {} if before is None else {TICKET: before.ticket}
+    bare = marked(RecordDict(), TRAIN, {**marker, KEPT: True})
     template_of = {message.metadata.dst_node_id: message for message in templates}
+    contents: dict[int, RecordDict] = {}  # marked; most base strategies have one for all
     for client, node_id in round.nodes(round.record.chosen if templates else ()).items():
         template = template_of.get(node_id) if before is None else templates[0]
         if template is None:
             continue
-        whole = message_like(template, node_id, marked(template.content, TRAIN, marker))
+        given = template.content
+        if id(given) not in contents:
+            contents[id(given)] = marked(given, TRAIN, marker)
+        whole = message_like(template, node_id, contents[id(given)].copy())
         round.whole[client] = round.sent[client] = whole
         if before is not None and before.keeps_update and client in before.summaries:
-            bare = marked(RecordDict(), TRAIN, {**marker, KEPT: True})
-            round.sent[client] = message_like(template, node_id, bare)
+            round.sent[client] = message_like(template, node_id, bare.copy())
     _note_sent(round, round.sent.values(), round.timeout)
     round.sent_at = time.monotonic()
     return list(round.sent.values())
