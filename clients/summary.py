@@ -23,6 +23,7 @@ from flwr.common import log
 
 from pncs_flower import protocol
 from pncs_flower.layers import choose_vectors, local_change
+from pncs_flower.messages.arrays import read_array
 from pncs_flower.messages.joint import join, part
 from pncs_flower.messages.records import make_message, of_kind, own_copy
 from pncs_flower.protocol import (
@@ -202,10 +203,10 @@ class SummaryMod:
             keep(context.state, ticket, reply.content, _num_clients_here(context))
 
         def values(name: str) -> np.ndarray:
-            value = given[name].numpy()
+            value = read_array(given[name])
             if request.kind == "gradient":
                 return value
-            return local_change(weights[name].numpy(), value)
+            return local_change(read_array(weights[name]), value)
 
         if request.besides:  # each array is read for both of its sketches
             values = cache(values)

@@ -19,10 +19,9 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
 
 from pncs_flower.layers import ALL_LAYERS
+from pncs_flower.messages.arrays import NUMPY, read_array
 from pncs_flower.properties import pack_properties, unpack_properties
 from pncs_flower.protocol import MARKER, SUMMARY, WHOLE
-
-from ..replies.arrays import NUMPY, read_array
 
 _FIRST_NODE_ID = 1000
 _REMEDY = (

@@ -19,6 +19,7 @@ from flwr.server.strategy import Strategy
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy as MessageStrategy
 
+from pncs_flower.messages.arrays import NUMPY
 from pncs_flower.plain_text import counted
 from pncs_flower.properties import pack_properties
 from pncs_flower.protocol import KEPT, MARKER, NUM_EXAMPLES
@@ -28,7 +29,6 @@ from ..errors import TooFewClientsError
 from ..grids.exchange import content_bytes
 from ..grids.releases import set_task_identity
 from ..record import RoundRecord
-from ..replies.arrays import NUMPY
 from ..selection import SelectionStrategy
 from .grid import ProxyGrid, error_reply, give_id, to_array
 

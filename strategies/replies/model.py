@@ -9,10 +9,11 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, Strategy
 
+from pncs_flower.messages.arrays import KINDS, NUMPY, read_array
 from pncs_flower.messages.records import of_kind
 
 from ..base_strategy import unwrap
-from .arrays import KINDS, NUMPY, CheckedArray, read_array
+from .arrays import CheckedArray
 
 
 class OtherUpdateError(ValueError):

@@ -6,13 +6,12 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 
 from pncs_flower.layers import choose_vectors
+from pncs_flower.messages.arrays import read_array
 from pncs_flower.messages.records import of_kind
 from pncs_flower.protocol import LOSS, NUM_EXAMPLES, SUMMARY, WHOLE, SummaryRequest
 from pncs_flower.sketches.base import Sketch
 from pncs_flower.sketches.kinds import CoordinateShare, parse_sketch
 from pncs_flower.sketches.packed import ClientSketches, Row
-
-from .arrays import read_array
 
 _NO_MOD = (
     ", so the mod has not answered: put summary_mod first among the mods of the whole app, "

@@ -10,6 +10,7 @@ from flwr.common import log
 from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.layers import ALL_LAYERS, choose_vectors
+from pncs_flower.messages.arrays import read_array
 from pncs_flower.messages.records import of_kind
 from pncs_flower.plain_text import shortened
 from pncs_flower.protocol import SUMMARY, WHOLE, SummaryRequest
@@ -21,7 +22,7 @@ from ..grids.exchange import sort_replies
 from ..options import SelectionOptions
 from ..record import RoundRecord
 from ..rule import Metrics, Summary
-from .arrays import read_array, read_doubles
+from .arrays import read_doubles
 from .metrics import ReplyMetrics, numbers
 from .model import Model, OtherUpdateError
 from .vectors import local_update

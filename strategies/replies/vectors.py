@@ -6,9 +6,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 
 from pncs_flower.layers import ALL_LAYERS, choose_vectors, local_change
+from pncs_flower.messages.arrays import read_array
 from pncs_flower.messages.records import of_kind
-
-from .arrays import read_array
 
 
 def local_update(before: Mapping[str, np.ndarray], arrays: ArrayRecord) -> np.ndarray:

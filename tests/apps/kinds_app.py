@@ -8,7 +8,7 @@ from flwr.clientapp import ClientApp
 from packaging.version import Version
 
 from apps import Mod, numpy_app
-from pncs_flower.strategies.replies.arrays import read_array
+from pncs_flower.messages.arrays import read_array
 
 # Before Flower 1.28, only FedAvg, FedProx, Krum and MultiKrum take arrays without dimensions.
 TAKES_SCALARS = Version(version("flwr")) >= Version("1.28")
