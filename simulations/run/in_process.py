@@ -103,7 +103,7 @@ class InProcessGrid(Grid):
         }
         self._timeout: float | None = None
         self._decided = set[str]()  # tickets of the pre-rounds whose chosen were asked last
-        self._asked = set[int]()  # nodes that may keep an update
+        self._may_keep = set[int]()  # nodes that may keep an update
         self._closed = False
         self._workers: Workers | None = None
         if workers > 1:
@@ -176,13 +176,13 @@ class InProcessGrid(Grid):
                 if marker.get("phase") == TRAIN:
                     tickets.add(str(marker[TICKET]))
         if self._decided and self._decided != tickets:
-            for node_id in self._asked & self.contexts.keys():
+            for node_id in self._may_keep & self.contexts.keys():
                 state = self.contexts[node_id].state
                 if ticket_of(state) in self._decided:
                     drop_kept(state)
                 if ticket_of(state) is None:
-                    self._asked.discard(node_id)
-        self._asked |= asked
+                    self._may_keep.discard(node_id)
+        self._may_keep |= asked
         self._decided = tickets
 
     def _handle(self, message: Message) -> Message:

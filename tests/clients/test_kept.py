@@ -1,6 +1,7 @@
 """What clients of a simulation keep: in memory up to a bound, on disk beyond, until decided."""
 
 import gc
+import gc
 import os
 import pickle
 import sys
@@ -106,6 +107,7 @@ def test_clients_beyond_half_of_the_open_files_keep_theirs_in_memory(
     no_memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All others of the process, such as a checkpoint's, still find room."""
+    gc.collect()  # or files of other tests are closed meanwhile
     room = len(os.listdir("/proc/self/fd")) + 2
     monkeypatch.setattr(stored, "allow_many_files", lambda: 2 * room)
     states = [RecordDict() for _ in range(room)]
