@@ -1,7 +1,6 @@
 """What clients of a simulation keep: in memory up to a bound, on disk beyond, until decided."""
 
 import gc
-import gc
 import os
 import pickle
 import sys
