@@ -224,11 +224,13 @@ def test_aggregation() -> None:
     cell = {"name": "all", "line": line, "clients": 6, "rounds": 2, "faults": {}}
     logger = logging.getLogger("flwr")
     level = logger.level
-    found = [
-        combinations.run_cell(cell | {"settings": settings | {"aggregation": aggregation}})
-        for aggregation in ("examples", "uniform")
-    ]
-    logger.setLevel(level)
+    try:
+        found = [
+            combinations.run_cell(cell | {"settings": settings | {"aggregation": aggregation}})
+            for aggregation in ("examples", "uniform")
+        ]
+    finally:
+        logger.setLevel(level)
     assert found[0]["accuracies"] != found[1]["accuracies"]
 
 
