@@ -2,6 +2,7 @@
 
 import logging
 import time
+from dataclasses import replace
 from functools import lru_cache
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -47,13 +48,29 @@ def _client(context: Context) -> int:
 our_app = pytorch_client(lambda context: _model(Task.told().work), _examples)
 
 
+app_on_ray = ClientApp()
+
+
+@app_on_ray.train()
+def train_with_settings(message: Message, context: Context) -> Message:
+    """Have our app answer with the settings that Flower's simulation, run so, cannot be given."""
+    configured = replace(context, run_config=settings(Task.told().work))
+    reply = our_app(message, configured)
+    context.state = configured.state
+    return reply
+
+
+def settings(work: Work) -> dict[str, bool | float | int | str]:
+    return {"lr": LR, "batch-size": work.batch_size, "device": "cpu"}
+
+
 def run(task: Task) -> None:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     base = FedAvg(fraction_evaluate=0.0, min_available_nodes=task.work.clients)
     if task.how == "flower-ray":
         on_ray(task, base, flowers_app)
     elif task.how == "ray":
-        on_ray(task, UniformSelection(base, num_selected=task.work.clients), our_app)
+        on_ray(task, UniformSelection(base, num_selected=task.work.clients), app_on_ray)
     else:
         examples(task.work)  # before there are workers, which have what is in memory by then
         strategy: Strategy = base
@@ -81,9 +98,8 @@ def on_ray(task: Task, strategy: Strategy, client_app: ClientApp) -> None:
 
 
 def in_process(task: Task, strategy: Strategy) -> None:
-    settings = {"lr": LR, "batch-size": task.work.batch_size, "device": "cpu"}
-    clients = task.work.clients
-    with InProcessGrid(our_app, clients, settings, workers=task.workers) as grid:
+    work = task.work
+    with InProcessGrid(our_app, work.clients, settings(work), workers=task.workers) as grid:
         start(task, strategy, grid)
 
 

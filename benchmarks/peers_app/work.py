@@ -20,7 +20,7 @@ from pncs_flower.randomness import derive_seed
 VARIABLE = "PEERS_TASK"  # of the environment: also the processes that a peer starts have it
 VERSIONS = ("torch", "flwr", "ray", "blazefl", "pfl")
 CLASSES = 10
-LR = 0.1
+LR = 0.003  # with 0.1, rounding alone leads the CNN elsewhere in ten rounds
 
 
 @dataclass(frozen=True)
