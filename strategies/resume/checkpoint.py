@@ -160,8 +160,8 @@ class CheckpointFolder:
         name, _, checksum = head.rpartition(b" ")
         if name != _FORMAT.encode():
             raise ValueError(
-                f"not a file of the format {_FORMAT!r}: damaged, or of another release of "
-                "pncs-flower, which can still read it"
+                f"not a file of the format {_FORMAT!r}: it is damaged, or of another release of "
+                "pncs-flower, and then that release can read it"
             )
         if sha256(body).hexdigest().encode() != checksum:
             raise ValueError("damaged or cut off: its checksum is wrong")
