@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 # one another; they get a tree of links that looks as installed.
 TREE := build/lint
 
-.PHONY: run test test-all soak oldest lint format clean
+.PHONY: run test test-all soak oldest lint format dist clean
 
 run: $(INSTALLED)
 	$(BIN)/pncs run
@@ -66,6 +66,12 @@ format: $(INSTALLED)
 	$(BIN)/python .ci/copy_settings.py
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# What a release is made of, checked. The version is the one in pyproject.toml.
+dist: $(INSTALLED)
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
 
 $(INSTALLED): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

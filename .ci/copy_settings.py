@@ -1,9 +1,12 @@
-"""Copy the app's settings from simulations/pyproject.toml into the app at the root.
+"""Copy what people write once: the app's settings and the version.
 
 Flower reads an app's settings from its own pyproject.toml, and refuses those that it does not
-find there; so the two apps must both have them, and people write them once.
+find there; so the app at the root has those of simulations/pyproject.toml. The version is that of the
+root's pyproject.toml, in the app and in CITATION.cff too.
 """
 
+import re
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,3 +24,12 @@ _, settings, _ = split((ROOT / "simulations" / "pyproject.toml").read_text(encod
 target = ROOT / "pyproject.toml"
 before, _, after = split(target.read_text(encoding="utf-8"))
 target.write_text(before + HEAD + settings + after, encoding="utf-8")
+
+version = tomllib.loads(before)["project"]["version"]
+for path, pattern in (
+    (ROOT / "simulations" / "pyproject.toml", r'^version = ".*"$'),
+    (ROOT / "CITATION.cff", r"^version: .*$"),
+):
+    text = path.read_text(encoding="utf-8")
+    line = pattern.strip("^$").replace(".*", version)
+    path.write_text(re.sub(pattern, line, text, count=1, flags=re.M), encoding="utf-8")
