@@ -1,8 +1,8 @@
 """Copy what people write once: the app's settings and the version.
 
 Flower reads an app's settings from its own pyproject.toml, and refuses those that it does not
-find there; so the app at the root has those of simulations/pyproject.toml. The version is that of the
-root's pyproject.toml, in the app and in CITATION.cff too.
+find there; so the app at the root has those of simulations/pyproject.toml. The version is that of
+the root's pyproject.toml, in the app and in CITATION.cff too.
 """
 
 import re

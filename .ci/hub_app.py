@@ -62,7 +62,7 @@ def main(folder: Path) -> None:
 
 def kept(name: str) -> bool:
     """Tell whether a file or folder of the code belongs into the app."""
-    return "." not in name and name != "__pycache__" or name.endswith(".py")
+    return ("." not in name and name != "__pycache__") or name.endswith(".py")
 
 
 if __name__ == "__main__":
