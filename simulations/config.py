@@ -125,6 +125,7 @@ class Config:
     combine: Text
     num_selected: AtLeastOne
     queue_length: Annotated[Whole, AfterValidator(_length_of_queue)]
+    rest_rounds: Annotated[Whole, AfterValidator(_length_of_queue)]
     num_rounds: AtLeastOne
     stop_after: AtLeastZero
     lr: AboveZero

@@ -31,6 +31,9 @@ class SelectionOptions:
     queue_length : int (default: 0)
         Length of the Age-of-Update queue, in clients: a client selected in round t may be selected
         again in round t' > t + queue_length / num_selected.
+    rest_rounds : int, optional (default: None)
+        The same in rounds, in place of ``queue_length``: a client selected in round t may be
+        selected again after so many rounds more, in t' > t + rest_rounds.
     seed : int (default: 0)
         Seed of everything random in sketches and choices, from -2**63 to 2**63 - 1.
     eligible : callable, optional (default: None)
@@ -90,6 +93,7 @@ class SelectionOptions:
     """
 
     queue_length: int = 0
+    rest_rounds: int | None = None
     seed: int = 0
     eligible: Callable[[str], bool] | None = None
     min_clients: int | None = None
@@ -113,6 +117,12 @@ class SelectionOptions:
     def checkpoint_folder(self) -> Path | None:
         """The folder of the checkpoint."""
         return None if self.checkpoint is None else Path(self.checkpoint).expanduser()
+
+    def clients_in_queue(self, num_selected: int) -> int:
+        """Return the length of the queue in clients, however it was given."""
+        if self.rest_rounds is None:
+            return self.queue_length
+        return self.rest_rounds * num_selected
 
     @classmethod
     def of(cls, options: Mapping[str, Any], strategy: type) -> "SelectionOptions":
@@ -138,7 +148,12 @@ class SelectionOptions:
             max_empty_rounds=self.max_empty_rounds,
             **given(max_summary_bytes=self.max_summary_bytes),
         )
-        check_whole(least=0, queue_length=self.queue_length)
+        check_whole(least=0, queue_length=self.queue_length, **given(rest_rounds=self.rest_rounds))
+        if self.queue_length and self.rest_rounds is not None:
+            raise ValueError(
+                f"queue_length is {self.queue_length} and rest_rounds is {self.rest_rounds}, but "
+                "both say how long a client rests: give one of them"
+            )
         check_whole(seed=self.seed, **given(min_clients=self.min_clients))
         check_seconds(
             wait_timeout=self.wait_timeout,

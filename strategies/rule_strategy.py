@@ -38,7 +38,9 @@ class RuleStrategy(SelectionStrategy):
     def __init__(self, base: Strategy, **arguments: Any) -> None:
         known = parameters(self.rule_type)
         own = {known[key].name: arguments.pop(key) for key in known if key in arguments}
-        options = {"queue_length": self.queue_length, **arguments}
+        options = arguments
+        if arguments.get("rest_rounds") is None:
+            options = {"queue_length": self.queue_length, **arguments}
         SelectionOptions.of(options, type(self))  # an unknown name is told before a wrong value
         super().__init__(base, self.rule_type(**own), **options)
 

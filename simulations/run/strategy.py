@@ -32,6 +32,8 @@ def build_strategy(config: Config, folder: Path | None = None) -> SelectionStrat
         options["combine"] = config.combine
     if config.queue_length >= 0:
         options["queue_length"] = config.queue_length
+    if config.rest_rounds >= 0:
+        options["rest_rounds"] = config.rest_rounds
     rule_type = _rule_type(config.strategy)
     given = _checked(config.strategy, rule_type, config.rule_parameters)
     if ":" in config.strategy:
@@ -71,7 +73,7 @@ def _checked(strategy: str, rule: type[SelectionRule], given: dict[str, Any]) ->
     hints = get_type_hints(rule)
     checked: dict[str, Any] = {}
     for key, value in given.items():
-        if key in ("num_selected", "queue_length", "seed"):
+        if key in ("num_selected", "queue_length", "rest_rounds", "seed"):
             raise ValueError(f"rule.{key} is the setting {key.replace('_', '-')}: use that")
         if key not in known:
             near = get_close_matches(key, known, n=1)

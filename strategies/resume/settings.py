@@ -60,7 +60,9 @@ def settings_of(
     strategy: Resumable, arrays: ArrayRecord, configs: Mapping[str, ConfigRecord]
 ) -> dict[str, Any]:
     """Return what decides a run's result, but for the attributes of base and rule, by name."""
-    options = vars(strategy.options)
+    options = vars(strategy.options).copy()
+    del options["rest_rounds"]  # which is one way to say how long the queue is
+    options["queue_length"] = strategy.options.clients_in_queue(strategy.rule.num_selected)
     found = {
         "release of pncs-flower": installed_version("pncs-flower"),
         "base": " of ".join(type(base).__qualname__ for base in unwrap(strategy.base)),

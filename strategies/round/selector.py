@@ -154,8 +154,8 @@ class Selector:
                 WARNING,
                 "queue_length is %d and num_selected is %d: a client rests for queue_length / "
                 "num_selected rounds, which is less than one, so nobody ever rests. For two rounds "
-                "of rest use queue_length=%d",
-                *(length, num_selected, 2 * num_selected),
+                "of rest use rest_rounds=2",
+                *(length, num_selected),
             )
         if num_clients <= num_selected and not self._told:
             self._told = True

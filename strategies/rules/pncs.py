@@ -118,7 +118,8 @@ class PNCS(RuleStrategy):
     Parameters
     ----------
     queue_length : int (default: 4)
-        Length of the Age-of-Update queue, in clients (L in the paper).
+        Length of the Age-of-Update queue, in clients (L in the paper); ``rest_rounds`` says it in
+        rounds.
     layers : sequence of str, optional (default: None)
         Layers to compare, such as ``["classifier.6"]``; all if None. The similarity is computed for
         each layer and averaged.

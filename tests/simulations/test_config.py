@@ -46,6 +46,7 @@ def test_both_apps_say_the_same_of_their_settings() -> None:
         ("lr", float("nan"), "lr = nan must be finite"),
         ("momentum", 1.0, "momentum = 1.0 must be below 1"),
         ("queue-length", -2, "queue-length = -2 must be at least 0, or -1 for the rule's"),
+        ("rest-rounds", -2, "rest-rounds = -2 must be at least 0, or -1"),
         ("strategy", "my.rules:", "strategy = 'my.rules:' must be one of active-fl"),
         ("num-rounds", 2.5, "num-rounds = 2.5 must be a whole number, not float"),
         ("seed", True, "seed = True must be a whole number, not bool"),

@@ -113,7 +113,7 @@ def test_a_queue_in_which_nobody_rests_is_told_of_once(log, queue, times):
     strategy = run(RoundRobin(FedAvg(), num_selected=3, queue_length=queue), clients=9)
     told = log("nobody ever rests")
     assert len(told) == times
-    assert all("queue_length=6" in text for text in told)
+    assert all("use rest_rounds=2" in text for text in told)
     assert any(record.cooling for record in strategy.history) == (queue >= 3)
 
 

@@ -27,6 +27,13 @@ def test_queue(strategy: str, queue_length: int, expected: int) -> None:
     assert built.options.queue_length == expected
 
 
+def test_a_rest_in_rounds_takes_the_place_of_the_queue() -> None:
+    built = build(strategy="pncs", num_selected=3, rest_rounds=4)
+    assert built.options.clients_in_queue(3) == 12
+    with pytest.raises(ValueError, match="both say how long a client rests"):
+        build(strategy="pncs", queue_length=4, rest_rounds=4)
+
+
 @pytest.mark.parametrize(
     ("settings", "record"),
     [

@@ -131,12 +131,22 @@ OPTIONS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    "name", [f.name for f in fields(SelectionOptions) if f.name not in MAY_DIFFER]
+    "name",
+    [f.name for f in fields(SelectionOptions) if f.name not in {*MAY_DIFFER, "rest_rounds"}],
 )
 def test_other_option_is_refused_unless_it_may_differ(tmp_path, name):
     start(tmp_path)
     with pytest.raises(ValueError, match=rf"\({name}: saved .*, given {OPTIONS[name]!r}\)"):
         start(tmp_path, rounds=2, **{name: OPTIONS[name]})
+
+
+def test_a_rest_in_rounds_is_the_length_of_the_queue_said_otherwise(tmp_path):
+    start(tmp_path, queue_length=4)
+    with pytest.raises(ValueError, match=r"\(queue_length: saved 4, given 2\)"):
+        start(tmp_path, rounds=2, rest_rounds=1)
+    _, resumed = start(tmp_path, rounds=3, rest_rounds=2)
+    _, whole = start(None, rounds=3, queue_length=4)
+    assert resumed.arrays == whole.arrays
 
 
 def test_options_that_may_differ_change_nothing(tmp_path):

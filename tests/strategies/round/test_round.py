@@ -98,6 +98,19 @@ def test_chosen_clients_cool_down_and_the_record_says_so():
     assert set(history[3].cooling) == set(history[2].chosen) | set(history[1].chosen)
 
 
+def test_a_rest_is_said_in_rounds_too():
+    def history(**rest):
+        strategy = PNCS(train_only(), num_selected=2, seed=1, **rest)
+        strategy.start(federation(clients=12), numpy_app.initial_arrays(), num_rounds=6)
+        return [(record.chosen, record.cooling, record.asked) for record in strategy.history]
+
+    resting = history(rest_rounds=3)
+    assert resting == history(queue_length=6)
+    assert len(resting[4][1]) == 6  # the chosen of three rounds
+    assert history(rest_rounds=0) == history(queue_length=0)
+    assert history(rest_rounds=None) == history(queue_length=4)
+
+
 def test_when_too_few_are_free_the_longest_waiting_leave_the_queue_and_the_record_says_so():
     strategy = RoundRobin(train_only(), num_selected=2, queue_length=8)
     strategy.start(federation(clients=3), numpy_app.initial_arrays(), num_rounds=3)
