@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 # one another; they get a tree of links that looks as installed.
 TREE := build/lint
 
-.PHONY: run test test-all soak oldest lint format dist clean
+.PHONY: run test test-all soak oldest lint format docs docs-serve dist clean
 
 run: $(INSTALLED)
 	$(BIN)/pncs run
@@ -66,6 +66,21 @@ format: $(INSTALLED)
 	$(BIN)/python .ci/copy_settings.py
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# The site, read anew each time: a warning, such as a link to nothing, is an error.
+SITE := build/site
+PORT ?= 8000
+docs: $(VENV)/.docs
+	$(BIN)/sphinx-build -q -E -W --keep-going -d build/doctrees -c docs/site docs $(SITE)
+	@echo "The site: $(SITE)/index.html"
+
+docs-serve: docs
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE) $(PORT)
+
+$(VENV)/.docs: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -e '.[docs]'
+	touch $@
 
 # What a release is made of, checked. The version is the one in pyproject.toml.
 dist: $(INSTALLED)

@@ -35,13 +35,13 @@ def cosine(u: Array, v: Array, p: float = 4, form: Form = "squared") -> float:
     p : float (default: 4)
         Order of the norm, 1 to 100.
     form : {"squared", "normalized", "printed", "power"} (default: "squared")
-        How the paper's formula is read. With |.| for the p-norm:
+        How the paper's formula is read. With ``|u|`` for the p-norm:
 
-        - ``"squared"``: (|u+v|^2 - |u-v|^2) / (4 |u| |v|), the cosine at p = 2, in [-1, 1];
+        - ``"squared"``: ``(|u+v|^2 - |u-v|^2) / (4 |u| |v|)``, the cosine at p = 2, in [-1, 1];
         - ``"normalized"``: the same after dividing each vector by its norm;
-        - ``"printed"``: (|u+v| - |u-v|) / (4 |u| |v|), as the paper has it: the value depends on
-          the vectors' scale, and cos(g, g) is 1 / (2 |g|);
-        - ``"power"``: (|u+v|^p - |u-v|^p) / (|2u|^p |2v|^p)^(1/2), the cosine at p = 2, 1 for
+        - ``"printed"``: ``(|u+v| - |u-v|) / (4 |u| |v|)``, as the paper has it: the value depends
+          on the vectors' scale, and cos(g, g) is ``1 / (2 |g|)``;
+        - ``"power"``: ``(|u+v|^p - |u-v|^p) / (|2u|^p |2v|^p)^(1/2)``, the cosine at p = 2, 1 for
           (g, g), else unbounded.
 
     Returns
