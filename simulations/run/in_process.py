@@ -22,6 +22,8 @@ from pncs_flower.protocol import MARKER, TICKET, TRAIN
 from pncs_flower.strategies.checks import check_whole
 from pncs_flower.strategies.grids.releases import Run, set_task_identity
 
+from .contexts import Contexts
+
 if TYPE_CHECKING:
     from .workers import Workers
 
@@ -91,16 +93,20 @@ class InProcessGrid(Grid):
         # One for all clients: each message brings a copy, and only a state with something in it
         # takes the place of the empty one.
         settings, empty = dict(run_config or {}), RecordDict()
-        self.contexts = {
-            _FIRST_NODE_ID + i: Context(
+
+        def make(node_id: int) -> Context:
+            return Context(
                 run_id=_RUN_ID,
-                node_id=_FIRST_NODE_ID + i,
-                node_config={"partition-id": i, "num-partitions": num_clients},
+                node_id=node_id,
+                node_config={
+                    "partition-id": node_id - _FIRST_NODE_ID,
+                    "num-partitions": num_clients,
+                },
                 state=empty,
                 run_config=settings,
             )
-            for i in range(num_clients)
-        }
+
+        self.contexts = Contexts(range(_FIRST_NODE_ID, _FIRST_NODE_ID + num_clients), make)
         self._timeout: float | None = None
         self._decided = set[str]()  # tickets of the pre-rounds whose chosen were asked last
         self._may_keep = set[int]()  # nodes that may keep an update
@@ -186,7 +192,8 @@ class InProcessGrid(Grid):
         self._decided = tickets
 
     def _handle(self, message: Message) -> Message:
-        client = self.contexts[message.metadata.dst_node_id]
+        node_id = message.metadata.dst_node_id
+        client = self.contexts.look(node_id)
         settings = dict(client.run_config)
         context = replace(client, state=own_copy(client.state), run_config=settings)
         received = make_message(message.metadata, own_copy(message.content))
@@ -203,7 +210,7 @@ class InProcessGrid(Grid):
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
             return Message(Error(code, f"{type(error)}:<'{error}'>"), reply_to=message)
         if client.state or context.state:
-            client.state = context.state
+            self.contexts[node_id].state = context.state
         return reply
 
     # The rest of Flower's interface, which only its own runtime needs.

@@ -22,7 +22,7 @@ from select import POLLIN, poll
 from socket import MSG_CMSG_CLOEXEC, MSG_CTRUNC, recv_fds, send_fds, socket
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 from flwr.common import log
 
 from pncs_flower.clients.stored import (
@@ -34,6 +34,7 @@ from pncs_flower.clients.stored import (
 )
 from pncs_flower.strategies import DeadWorkerError
 
+from .contexts import Contexts
 from .fork_server import ForkServer, flush
 from .handover import Record, describe, read_whole, recall, restore, store
 
@@ -50,14 +51,14 @@ class Workers:
     ----------
     count : int
         How many there may be at once; each is started when it is first needed.
-    contexts : dict of int to Context
+    contexts : Contexts
         The clients by their node ids. What they keep is there, not in the workers.
     handle : callable
         ``handle(message) -> Message``, in a worker: has the client that a message is for answer
         it. The client's context is in ``contexts``, and left there with its new state.
     """
 
-    def __init__(self, count: int, contexts: dict[int, Context], handle: Handle) -> None:
+    def __init__(self, count: int, contexts: Contexts, handle: Handle) -> None:
         # For each client whose state has arrays, a file is open.
         allow_many_files()
         self._contexts = contexts
@@ -155,7 +156,7 @@ class Workers:
     def _give(
         self, worker: "_Worker", message: Message, texts: dict[int, str], timeout: float | None
     ) -> None:
-        context = self._contexts[worker.node]
+        context = self._contexts.look(worker.node)
         state, worker.kept = store(context.state, len(self._contexts))
         job = {
             "edition": self._edition,
@@ -215,7 +216,9 @@ class Workers:
 
     def _name(self, worker: "_Worker") -> str:
         node = worker.node
-        return f"client {self._contexts[node].node_config.get('partition-id', f'at node {node}')}"
+        return (
+            f"client {self._contexts.look(node).node_config.get('partition-id', f'at node {node}')}"
+        )
 
 
 class _Worker:
@@ -255,7 +258,7 @@ class _Player:
         channel: socket,
         file: NamelessFile,
         shared: NamelessFile,
-        contexts: dict[int, Context],
+        contexts: Contexts,
         handle: Handle,
     ) -> None:
         self._channel, self._file, self._shared = channel, file, shared
