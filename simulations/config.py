@@ -16,6 +16,8 @@ from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from .data.datasets import DATASETS
+from .data.hub import PREFIX as HUB
+from .data.hub_columns import Reading
 from .validation import in_plain_words, nearest
 
 Scalar = bool | int | float | str
@@ -32,23 +34,30 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "aggregation": ("examples", "uniform"),
     "dataset": tuple(DATASETS),
     "evaluate-on": ("test", "validation"),
-    "partition": ("shards", "dirichlet", "iid"),
-    "model": ("linear", "mlp", "cnn", "resnet18", "mobilenet_v3_small", "vgg16"),
+    "partition": ("shards", "dirichlet", "iid", "natural"),
+    "model": ("linear", "mlp", "cnn", "resnet18", "mobilenet_v3_small", "vgg16", "char-lstm"),
     "normalization": ("imagenet1k-v1", "imagenet1k-features"),
     "features": ("standardized", "raw"),
     "device": ("auto", "cpu", "cuda"),
     "precision": ("float32", "bfloat16"),
 }
-"""What the settings that are names may be; a strategy also an import path, ``module:Rule``, and a
-model also ``torchvision/NAME``."""
+"""What the settings that are names may be; a strategy also an import path, ``module:Rule``, a model
+also ``torchvision/NAME``, and a data set ``hf:NAME``."""
 
 _TORCHVISION = "torchvision/"
-_PATHS = {"strategy": ["module:Rule"], "model": [f"{_TORCHVISION}NAME"]}
+_FAMILIES = {"model": _TORCHVISION, "dataset": HUB}  # of names that begin so
+_PATHS = {"strategy": ["module:Rule"]} | {k: [f"{each}NAME"] for k, each in _FAMILIES.items()}
 _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 _READ_BY: dict[str, dict[str, tuple[str, ...]]] = {
-    "dataset": {"data-dir": tuple(name for name, each in DATASETS.items() if each.files)},
+    "dataset": {
+        "data-dir": (*(name for name, each in DATASETS.items() if each.files), HUB),
+        **dict.fromkeys(
+            ("input-column", "label-column", "client-column", "image-size"),
+            (*(name for name, each in DATASETS.items() if each.on_hub), HUB),
+        ),
+    },
     "partition": {"shards-per-client": ("shards",), "dirichlet-alpha": ("dirichlet",)},
     "model": dict.fromkeys(
         ("weights", "normalization", "resize", "trainable-layers", "features", "cache-dir"),
@@ -57,18 +66,31 @@ _READ_BY: dict[str, dict[str, tuple[str, ...]]] = {
 }
 """The settings that only some data sets, partitions and models read."""
 
-_INPUTS = ("dataset", "data-dir", "evaluate-on", *_READ_BY["model"], "model")
+_INPUTS = (
+    "dataset",
+    *_READ_BY["dataset"],
+    "evaluate-on",
+    "test-examples",
+    *_READ_BY["model"],
+    "model",
+)
 _PARTS = ("partition", "shards-per-client", "dirichlet-alpha", "seed")
 
 
 def _choose(key: str, value: str) -> str:
     """Refuse a name that is not among the choices of a setting."""
     path = key == "strategy" and _IMPORT_PATH.fullmatch(value)
-    if path or (key == "model" and value.startswith(_TORCHVISION)) or value in CHOICES[key]:
+    if path or _kind(key, value) != value or value in CHOICES[key]:
         return value
     near = get_close_matches(value, CHOICES[key], n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise ValueError(f"must be one of {', '.join([*CHOICES[key], *_PATHS.get(key, [])])}{hint}")
+
+
+def _kind(key: str, value: str) -> str:
+    """Return what a name begins with that stands for many, or else the name."""
+    family = _FAMILIES.get(key)
+    return family if family and value.startswith(family) else value
 
 
 def _choice(key: str) -> AfterValidator:
@@ -136,7 +158,12 @@ class Config:
     max_weight: AboveZero
     dataset: Annotated[str, _choice("dataset")]
     data_dir: Text
+    input_column: Text
+    label_column: Text
+    client_column: Text
+    image_size: AtLeastZero
     evaluate_on: Annotated[str, _choice("evaluate-on")]
+    test_examples: AtLeastZero
     partition: Annotated[str, _choice("partition")]
     shards_per_client: AtLeastOne
     dirichlet_alpha: AboveZero
@@ -186,6 +213,12 @@ class Config:
     def rule_parameters(self) -> dict[str, Any]:
         """The parameters of the rule that are given."""
         return parse_rule(self.rule)
+
+    @property
+    def data(self) -> tuple[str, str, Reading]:
+        """The data set, its folder, and how it is read if it is one of the hub."""
+        columns = self.input_column, self.label_column, self.client_column
+        return self.dataset, self.data_dir, Reading(*columns, self.image_size)
 
     @property
     def has_frozen_layers(self) -> bool:
@@ -267,7 +300,7 @@ def unused_settings(config: Config) -> dict[str, list[str]]:
     unused: dict[str, list[str]] = {}
     for setting, readers in _READ_BY.items():
         chosen = getattr(config, _name(setting))
-        kind = _TORCHVISION if chosen.startswith(_TORCHVISION) else chosen
+        kind = _kind(setting, chosen)
         for key, read_by in readers.items():
             if getattr(config, _name(key)) != default[key] and kind not in read_by:
                 unused.setdefault(chosen, []).append(key)

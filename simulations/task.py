@@ -1,4 +1,4 @@
-"""What the model of a run sees of the data: the images, or what frozen layers make of them."""
+"""What the model of a run sees of the data: the examples, or what frozen layers make of them."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -9,13 +9,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from pncs_flower.randomness import generator
+
 from .config import Agreeing, Config
-from .data.datasets import dataset_fingerprint, load_dataset
-from .data.images import as_float, every_nth_of_each_class, unwritable
+from .data.datasets import dataset_fingerprint, find_dataset, load_dataset
+from .data.examples import as_float, every_nth_of_each_class, last_tenth_of_each, unwritable
 from .data.partitions import partition_examples
 from .models.frozen import load_frozen
 from .models.pretrained import build_last_layers
-from .models.small import build_model
+from .models.small import build_model, check_kind
 from .models.weights import read_weights, weights_fingerprint
 
 _VALIDATION_STEP = 10
@@ -32,32 +34,53 @@ class Inputs:
     # So the arrays cannot be written to, and what `train_tensors` and `test_tensors` return is
     # the caller's own.
 
-    train: NDArray[Any]  # (N, ...): uint8 images, or float32 features
+    train: NDArray[Any]  # (N, ...): uint8 images or characters, or float32 features
     test: NDArray[Any]  # what the model is judged by
     train_labels: NDArray[np.int64]
     test_labels: NDArray[np.int64]
     num_classes: int
     title: str
-    max_value: int | None = None  # of a white pixel; None for features
+    max_value: int | None = None  # of a white pixel; None for what is no image
     notes: tuple[str, ...] = ()  # what a reader of the results must know of the features
     # Mean and deviation by which features are standardized.
     moments: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
     places: NDArray[np.int64] | None = None  # in `train`, if not all of it is used
+    clients: NDArray[np.int64] | None = None  # whose each training example is, if that is known
 
     def __post_init__(self) -> None:
         for name in ("train", "train_labels", "test", "test_labels"):
             object.__setattr__(self, name, unwritable(getattr(self, name)))
 
     def with_validation(self) -> "Inputs":
-        """Return the same with every tenth training example of a class in place of the test."""
-        held_back = every_nth_of_each_class(self.train_labels, _VALIDATION_STEP)
+        """Return the same with a tenth of the training examples in place of the test.
+
+        Every tenth of each class, or the last tenth of each client where the data names clients.
+        """
+        held_back = (
+            every_nth_of_each_class(self.train_labels, _VALIDATION_STEP)
+            if self.clients is None
+            else last_tenth_of_each(self.clients)
+        )
+        if not held_back.any():
+            raise ValueError(
+                f"evaluate-on = 'validation', but no class or client of the {len(held_back)} "
+                f"training examples has {_VALIDATION_STEP}: take the test examples"
+            )
         return replace(
             self,
+            clients=None if self.clients is None else self.clients[~held_back],
             train_labels=np.array(self.train_labels[~held_back]),
             test=self.train[held_back],
             test_labels=np.array(self.train_labels[held_back]),
             places=np.flatnonzero(~held_back),
         )
+
+    def judged_by(self, most: int) -> "Inputs":
+        """Return the same with at most so many test examples, drawn the same way for all runs."""
+        if not 0 < most < len(self.test_labels):
+            return self
+        drawn = np.sort(generator(0, "test examples").permutation(len(self.test_labels))[:most])
+        return replace(self, test=self.test[drawn], test_labels=self.test_labels[drawn])
 
     def divide(self, config: Config, num_clients: int) -> list[NDArray[np.int64]]:
         """Return the training examples of each client, as the settings divide them."""
@@ -67,6 +90,7 @@ class Inputs:
             config.partition,
             shards_per_client=config.shards_per_client,
             dirichlet_alpha=config.dirichlet_alpha,
+            owners=self.clients,
             seed=config.seed,
         )
 
@@ -98,7 +122,7 @@ def load_inputs(config: Config) -> Inputs:
 
 def inputs_fingerprint(config: Config) -> str:
     """Hash the files that a run's examples come from, by their contents."""
-    found = dataset_fingerprint(config.dataset, config.data_dir)
+    found = dataset_fingerprint(*config.data)
     if config.has_frozen_layers:
         found += weights_fingerprint(config.weights, config.model)
         if config.evaluate_on == "validation" and config.features == "standardized":
@@ -110,15 +134,18 @@ def inputs_fingerprint(config: Config) -> str:
 def _load(agreeing: Agreeing) -> Inputs:
     config = agreeing.config
     inputs = _load_all(config)
-    return inputs.with_validation() if config.evaluate_on == "validation" else inputs
+    if config.evaluate_on == "validation":
+        inputs = inputs.with_validation()
+    return inputs.judged_by(config.test_examples)
 
 
 def _load_all(config: Config) -> Inputs:
     if not config.has_frozen_layers:
-        data = load_dataset(config.dataset, config.data_dir)
-        images = data.train_images, data.test_images
-        labels = data.train_labels, data.test_labels
-        return Inputs(*images, *labels, data.num_classes, data.title, max_value=data.max_value)
+        data = load_dataset(*config.data)
+        check_kind(config.model, data.kind)
+        examples = data.train, data.test, data.train_labels, data.test_labels
+        about = data.num_classes, data.title
+        return Inputs(*examples, *about, max_value=data.max_value, clients=data.clients)
     frozen = load_frozen(config)
     notes = []
     if frozen.about["drawn"]:
@@ -133,8 +160,16 @@ def _load_all(config: Config) -> Inputs:
         )
     features = frozen.features[0], frozen.features[1]
     labels = frozen.labels[0], frozen.labels[1]
-    classes, title = frozen.about["num_classes"], frozen.about["title"]
-    return Inputs(*features, *labels, classes, title, notes=tuple(notes), moments=moments)
+    on_hub = find_dataset(*config.data[::2]).on_hub
+    return Inputs(
+        *features,
+        *labels,
+        frozen.about["num_classes"],
+        frozen.about["title"],
+        notes=tuple(notes),
+        moments=moments,
+        clients=load_dataset(*config.data).clients if on_hub else None,
+    )
 
 
 def _starts_at_random(config: Config) -> bool:

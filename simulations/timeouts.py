@@ -3,6 +3,7 @@
 CLUSTER_ANSWERS = 5.0  # for the Ray cluster of ``RAY_ADDRESS`` to take a connection
 DOWNLOAD_ANSWERS = 60.0  # for a site to take a connection, or to send more of a file of a data set
 CLIENTS_END = 10.0  # for clients still at work when the run is over; then their workers are killed
+HUB_ANSWERS = 10.0  # for the Hugging Face hub to answer at all, before a data set is asked of it
 DRIVER_ANSWERS = 20.0  # for the GPU's driver to say how much memory is free
 PROCESSES_END = 2.0  # for what a command has started to end when asked, and again when killed
 ORPHANS_END = 3.0  # the same where the command itself was killed, and the watchdog does it

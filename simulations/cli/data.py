@@ -5,14 +5,18 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
-from ..data.datasets import DATASETS, dataset_fingerprint, load_dataset
+from ..data.datasets import DATASETS, dataset_fingerprint, find_dataset, load_dataset
 from ..data.download import download
+from ..data.examples import Data
+from ..data.hub import PREFIX, fetch
+from ..data.hub_columns import Reading
 from .console import out, said_plainly
 
 data = typer.Typer(help="The data sets.", no_args_is_help=True)
 
-_PUBLISHED = [name for name, dataset in DATASETS.items() if dataset.download]
+_PUBLISHED = [name for name, each in DATASETS.items() if each.download or each.on_hub]
 
 _FOLDER = Annotated[
     str, typer.Option("--data-dir", help="Folder of the data set; empty: the usual one.")
@@ -28,13 +32,17 @@ def list_(data_dir: _FOLDER = "") -> None:
             state = "found"
         except (OSError, ValueError):
             state = f"not found; pncs data check {name} says how to have it"
-        train, test = DATASETS[name].sizes
-        out.print(f"{name:<14} {train:>5} + {test:>5} examples  {state}", soft_wrap=True)
+        sizes = DATASETS[name].sizes
+        held = f"{sizes[0]:>5} + {sizes[1]:>5} examples" if sizes else DATASETS[name].on_hub
+        out.print(f"{name:<14} {held:<23}  {state}", soft_wrap=True)
+    out.print(
+        f"{PREFIX}NAME        any other of images or text on the Hugging Face hub", soft_wrap=True
+    )
 
 
 @data.command()
 def get(
-    name: Annotated[str, typer.Argument(help=f"{' or '.join(_PUBLISHED)}.")],
+    name: Annotated[str, typer.Argument(help=f"{', '.join(_PUBLISHED)} or {PREFIX}NAME.")],
     data_dir: Annotated[Path, typer.Option(help="Folder to put it in.")] = Path("data"),
     address: Annotated[
         str, typer.Option("--from", help="A mirror, in place of where it is published.")
@@ -42,36 +50,68 @@ def get(
 ) -> None:
     """Download a data set and check it; what is there and sound is not fetched again."""
     with said_plainly():
-        if name not in _PUBLISHED:
-            raise ValueError(f"{name!r} cannot be downloaded: there are {', '.join(_PUBLISHED)}")
+        dataset = find_dataset(name)
         folder = data_dir.expanduser().resolve()
-        download(
-            DATASETS[name],
-            folder,
-            lambda file, size: out.print(f"{file}: {size / 1e6:.1f} MB"),
-            address,
-        )
+        if dataset.on_hub:
+            if address:
+                raise ValueError("--from is not for the hub: set HF_ENDPOINT to a mirror of it")
+            out.print(f"{dataset.on_hub}: {fetch(dataset, folder)}", soft_wrap=True)
+        elif dataset.download:
+            download(
+                dataset,
+                folder,
+                lambda file, size: out.print(f"{file}: {size / 1e6:.1f} MB"),
+                address,
+            )
+        else:
+            raise ValueError(f"{name!r} is not downloaded: there are {', '.join(_PUBLISHED)}")
         out.print(f"Use it with: --data-dir {folder}", soft_wrap=True)
 
 
 @data.command()
-def check(name: str, data_dir: _FOLDER = "") -> None:
+def check(
+    name: Annotated[str, typer.Argument(help="One that pncs data list names, or hf:NAME.")],
+    data_dir: _FOLDER = "",
+    columns: Annotated[
+        tuple[str, str, str],
+        typer.Option(help="Input, label and client column, each empty to have it found (hub)."),
+    ] = ("", "", ""),
+    image_size: Annotated[int, typer.Option(help="As the setting image-size (hub).", min=0)] = 0,
+) -> None:
     """Read a data set and count its examples; fails if it is not what it should be."""
     with said_plainly():
-        found = load_dataset(name, str(Path(data_dir).expanduser()) if data_dir else "")
-        out.print(f"{found.title}: {'x'.join(map(str, found.train_images.shape[1:]))}")
-        train, test = DATASETS[name].sizes
-        for part, images, labels, size in (
-            ("training", found.train_images, found.train_labels, train),
-            ("test", found.test_images, found.test_labels, test),
+        folder = str(Path(data_dir).expanduser()) if data_dir else ""
+        given = name, folder, Reading(*columns, image_size)
+        found, sizes = load_dataset(*given), find_dataset(name).sizes
+        shape = "x".join(map(str, found.train.shape[1:]))
+        out.print(f"{found.title}: {shape}{' characters' if found.kind == 'text' else ''}")
+        for part, labels, size in (
+            ("training", found.train_labels, sizes and sizes[0]),
+            ("test", found.test_labels, sizes and sizes[1]),
         ):
             counts = np.bincount(labels, minlength=found.num_classes)
-            sound = len(counts) == found.num_classes and counts.all()
-            if not (sound and len(images) == len(labels) == size):
-                raise ValueError(
-                    f"{name} should have {size} {part} examples of {found.num_classes} classes, "
-                    f"but has {len(images)} images and {len(labels)} labels, by class "
-                    f"{counts.tolist()}: fetch it again"
-                )
-            out.print(f"{part}: {size} examples, {counts.min()} to {counts.max()} of a class")
-        out.print(f"fingerprint {dataset_fingerprint(name, data_dir)}")
+            if size:
+                _check_counts(name, found, part, counts, size)
+            out.print(
+                f"{part}: {len(labels)} examples, {counts.min()} to {counts.max()} of a class"
+            )
+        if found.clients is not None:
+            counts = np.bincount(found.clients)
+            out.print(
+                f"clients: {len(counts)}, with {counts.min()} to {counts.max()} training examples"
+            )
+        out.print(f"fingerprint {dataset_fingerprint(*given)}")
+
+
+def _check_counts(name: str, found: Data, part: str, counts: NDArray[np.int64], size: int) -> None:
+    """Refuse a part that is not what was published."""
+    examples, labels = found.train, found.train_labels
+    if part == "test":
+        examples, labels = found.test, found.test_labels
+    sound = len(counts) == found.num_classes and counts.all()
+    if not (sound and len(examples) == len(labels) == size):
+        raise ValueError(
+            f"{name} should have {size} {part} examples of {found.num_classes} classes, but has "
+            f"{len(examples)} {found.kind} and {len(labels)} labels, by class {counts.tolist()}: "
+            "fetch it again"
+        )

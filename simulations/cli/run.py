@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..config import CHOICES, Config, Scalar, default_run_config, unused_settings
+from ..data.datasets import find_dataset
 from .bench import BENCHMARKS, QUICK, bench
 from .console import err, parse_setting, said_plainly, show_tracebacks, write_what_cannot_be_shown
 from .data import data
@@ -99,7 +100,9 @@ def run(
     queue_length: Annotated[
         int | None, _knob("queue-length", "Clients that may cool down; -1: 4 for pncs, else 0.")
     ] = None,
-    dataset: Annotated[str | None, _knob("dataset", f"{', '.join(CHOICES['dataset'])}.")] = None,
+    dataset: Annotated[
+        str | None, _knob("dataset", f"{', '.join(CHOICES['dataset'])}, hf:NAME.")
+    ] = None,
     data_dir: Annotated[str | None, _knob("data-dir", "Folder of the data set.")] = None,
     model: Annotated[
         str | None, _knob("model", f"{', '.join(CHOICES['model'])} or torchvision/NAME.")
@@ -168,8 +171,11 @@ def run(
             config, clients = Config.from_run_config(default_run_config() | given), clients or 10
         else:
             config, clients = resumed(resume.expanduser().resolve(), given, clients)
-        if config.dataset == "cifar10" and not config.data_dir:  # Ray's workers are elsewhere
-            config = replace(config, data_dir=str(Path("data").resolve()))
+        usual = find_dataset(config.dataset)
+        if usual.files and not (
+            config.data_dir or usual.usual_folder.is_absolute()
+        ):  # Ray's workers are elsewhere
+            config = replace(config, data_dir=str(usual.usual_folder.resolve()))
         if engine is Engine.IN_PROCESS and (gpus_per_client or logical_gpus):
             raise ValueError(
                 "gpus-per-client and logical-gpus share out GPUs among Ray's workers: leave them "

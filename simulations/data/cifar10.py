@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .images import Dataset, ImageData
+from .examples import Data, Dataset
 
 _BATCHES = "cifar-10-batches-py"
 _SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -40,7 +40,7 @@ def _image_files(folder: Path) -> list[Path]:
     return files
 
 
-def _load(folder: Path) -> ImageData:
+def _load(folder: Path) -> Data:
     if (folder / _BATCHES).is_dir():
         title = "CIFAR-10"
         train, test = (_read_batches(folder, train) for train in (True, False))
@@ -50,7 +50,7 @@ def _load(folder: Path) -> ImageData:
         title = "CIFAR-10" if lossless else "CIFAR-10 (JPEG)"
         size = _read_image(files[0]).shape
         train, test = (_read_images(folder / part, files, size) for part in ("train", "test"))
-    return ImageData(*train, *test, num_classes=_NUM_CLASSES, max_value=255, title=title)
+    return Data(*train, *test, num_classes=_NUM_CLASSES, max_value=255, title=title)
 
 
 def _read_batches(folder: Path, train: bool) -> Part:

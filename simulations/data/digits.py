@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from .images import Dataset, ImageData, every_nth_of_each_class
+from .examples import Data, Dataset, every_nth_of_each_class
 
 
-def _load(folder: Path) -> ImageData:
+def _load(folder: Path) -> Data:
     found = find_spec("sklearn")
     if found is None or found.origin is None:
         raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
@@ -20,7 +20,7 @@ def _load(folder: Path) -> ImageData:
     # The examples come writer by writer: every fifth of a class has all writers in both parts.
     test = every_nth_of_each_class(labels, 5)
     parts = (images[~test], labels[~test], images[test], labels[test])
-    return ImageData(*parts, num_classes=10, max_value=16, title="digits")
+    return Data(*parts, num_classes=10, max_value=16, title="digits")
 
 
 DIGITS = Dataset("digits", (1442, 355), _load)

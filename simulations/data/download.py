@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.error import URLError
 
 from ..timeouts import DOWNLOAD_ANSWERS
-from .images import Dataset
+from .examples import Dataset
 
 
 def download(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .images import Dataset, ImageData
+from .examples import Data, Dataset
 
 _DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 _RAW = Path("FashionMNIST/raw")
@@ -35,11 +35,11 @@ def _files(folder: Path) -> dict[str, Path]:
     return {path.name: path for path in found if path}
 
 
-def _load(folder: Path) -> ImageData:
+def _load(folder: Path) -> Data:
     images, labels, test_images, test_labels = map(_read_idx, _files(folder).values())
     train = images[:, None], labels.astype(np.int64)
     test = test_images[:, None], test_labels.astype(np.int64)
-    return ImageData(*train, *test, num_classes=10, max_value=255, title="Fashion-MNIST")
+    return Data(*train, *test, num_classes=10, max_value=255, title="Fashion-MNIST")
 
 
 def _read_idx(path: Path) -> NDArray[np.uint8]:

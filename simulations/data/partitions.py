@@ -21,9 +21,16 @@ def partition_examples(
     *,
     shards_per_client: int = 2,
     dirichlet_alpha: float = 0.5,
+    owners: NDArray[np.int64] | None = None,
     seed: int = 0,
 ) -> list[NDArray[np.int64]]:
-    """Return the indices of each client's examples, or say why they cannot be divided so."""
+    """Return the indices of each client's examples, or say why they cannot be divided so.
+
+    ``owners`` says whose each example is, for the scheme ``"natural"``: of more owners than clients
+    some are drawn, and the others take no part.
+    """
+    if scheme == "natural":
+        return _natural(owners, num_clients, seed)
     if num_clients < 1 or num_clients > len(labels):
         raise ValueError(
             f"{counted(num_clients, 'client')} cannot share {counted(len(labels), 'example')}: "
@@ -39,6 +46,28 @@ def partition_examples(
     for part in parts:
         rng.shuffle(part)
     return parts
+
+
+def _natural(
+    owners: NDArray[np.int64] | None, num_clients: int, seed: int
+) -> list[NDArray[np.int64]]:
+    """Give each client what is one owner's, in the order of the owners and of the examples."""
+    if owners is None:
+        raise ValueError(
+            "partition = 'natural', but the data set names no clients: set client-column, if it "
+            "has such a column (data sets of the Hugging Face hub), or choose another partition"
+        )
+    names = np.unique(owners)
+    if not 1 <= num_clients <= len(names):
+        raise ValueError(
+            f"{counted(num_clients, 'client')} cannot be taken from the {len(names)} that the data "
+            f"set names: have between 1 and {counted(len(names), 'client')}"
+        )
+    drawn = generator(seed, "partition").permutation(len(names))[:num_clients]
+    order = np.argsort(owners, kind="stable")
+    ends = np.searchsorted(owners[order], names, side="right")
+    parts = np.split(order, ends[:-1])
+    return [parts[place].astype(np.int64) for place in np.sort(drawn)]
 
 
 def _draw_shards(

@@ -86,7 +86,7 @@ def _key(config: Config, layers: tuple[str, ...]) -> dict[str, Any]:
     return {
         "format": 1,
         "model": config.model,
-        "data": dataset_fingerprint(config.dataset, config.data_dir),
+        "data": dataset_fingerprint(*config.data),
         "weights": weights_fingerprint(config.weights, config.model),
         "normalization": config.normalization,
         "cut": layers[0],
@@ -99,16 +99,19 @@ def _write(
 ) -> dict[str, Any]:
     """Write what frozen layers make of the images, or of what those before them have made."""
     if given is None:
-        data = load_dataset(config.dataset, config.data_dir)
-        inputs: Any = (data.train_images, data.test_images)
+        data = load_dataset(*config.data)
+        if data.max_value is None:
+            raise ValueError(f"model = {config.model!r} takes images, not {data.kind}")
+        inputs: Any = (data.train, data.test)
         labels: Any = (data.train_labels, data.test_labels)
         about: dict[str, Any] = {"title": data.title, "num_classes": data.num_classes, "drawn": []}
+        pixels = data.max_value
     else:
         inputs, labels, about = given.features, given.labels, given.about
 
     def prepare(chunk: NDArray[Any]) -> Tensor:
         if given is None:
-            return normalize(chunk, data.max_value, config.normalization, config.resize)
+            return normalize(chunk, pixels, config.normalization, config.resize)
         return torch.from_numpy(chunk.copy())
 
     state = read_weights(config.weights, config.model)

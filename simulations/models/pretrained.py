@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pncs_flower.randomness import derive_seed
 
-from ..data.images import as_float
+from ..data.examples import as_float
 from .small import drawing, in_colour
 from .weights import State, build_network, empty_network, network_name
 

@@ -25,7 +25,12 @@ CELLS = "cells"
 _PLACES = {"output-dir", "data-dir", "cache-dir", "weights", "device"}
 _PLACES |= {"tensorboard", "checkpoint", "resume"}
 # Settings that came later, with the value that says what was so before: cells keep their names.
-_LATER: Mapping[str, Scalar] = {"combine": "", "max-weight": 1e9}
+_LATER: Mapping[str, Scalar] = {
+    "combine": "",
+    "max-weight": 1e9,
+    **dict.fromkeys(("input-column", "label-column", "client-column"), ""),
+    **dict.fromkeys(("image-size", "test-examples"), 0),
+}
 
 
 @dataclass(frozen=True)

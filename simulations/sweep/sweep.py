@@ -42,14 +42,17 @@ _SINGLE = "is for a single run (pncs run --set): leave it out of a sweep"
 _REFUSED = {
     "strategy": "is an axis of a sweep: use rules",
     "num-selected": "is an axis of a sweep: use selected",
-    "partition": "is an axis of a sweep: use shards or dirichlet",
+    "partition": "is an axis of a sweep: use shards, dirichlet or natural",
     "shards-per-client": "is an axis of a sweep: use shards",
     "dirichlet-alpha": "is an axis of a sweep: use dirichlet",
     "seed": "is an axis of a sweep: use seeds",
     **dict.fromkeys(("output-dir", "tensorboard", "checkpoint", "resume"), _SINGLE),
 }
 _REFUSED_OF_A_RULE = dict.fromkeys(
-    ("num-rounds", "dataset", "data-dir", "evaluate-on", "model", "trainable-layers"),
+    (
+        *("num-rounds", "dataset", "data-dir", "input-column", "label-column", "client-column"),
+        *("image-size", "evaluate-on", "test-examples", "model", "trainable-layers"),
+    ),
     "of one rule alone cannot be compared with the others: put it into [settings]",
 )
 _AXIS_TOO = "is an axis of this sweep: leave it out of the settings, or give its values there alone"
@@ -104,6 +107,7 @@ class Sweep:
     clients: Count = 10
     shards: Different[StrictInt] = (2,)
     dirichlet: Different[StrictFloat] = ()
+    natural: StrictBool = False
     layers: Axis[Literal[1, 2]] = (1,)
     selected: Axis[StrictInt] = (2,)
     queue: Axis[StrictInt] = (-1,)
@@ -120,7 +124,7 @@ class Sweep:
         for many in self.selected:
             if many > self.clients:
                 raise ValueError(f"selected = {many} is more than clients = {self.clients}")
-        if not self.shards and not self.dirichlet:
+        if not (self.shards or self.dirichlet or self.natural):
             raise ValueError("shards and dirichlet are both empty: give at least one partition")
         self._check_settings()
         self._check_lines()
@@ -230,6 +234,8 @@ class Sweep:
         for alpha in self.dirichlet:
             own = {"partition": "dirichlet", "dirichlet-alpha": alpha}
             parts[f"dirichlet {short(alpha)}"] = own
+        if self.natural:
+            parts["natural"] = {"partition": "natural"}
         return {
             f"{part}, layers {layers}, selected {selected}": {
                 **own,

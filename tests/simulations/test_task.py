@@ -97,7 +97,7 @@ def test_nothing_that_is_shared_can_be_written_to(
     settings = of_kind(kind, frozen, on)
     inputs, data = load_inputs(settings), load_dataset(settings.dataset, settings.data_dir)
     shared = (inputs.train, inputs.train_labels, inputs.test, inputs.test_labels)
-    images = (data.train_images, data.train_labels, data.test_images, data.test_labels)
+    images = (data.train, data.train_labels, data.test, data.test_labels)
     for values in (*shared, *images):
         with pytest.raises(ValueError, match="read-only"):
             values[:] = 0

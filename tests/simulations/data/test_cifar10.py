@@ -27,8 +27,8 @@ def test_images_are_read_class_by_class_in_alphabetical_order(tmp_path: Path) ->
     write_images(tmp_path)
     data = load_dataset("cifar10", str(tmp_path))
     assert data.train_labels.tolist() == sorted([*range(10), *range(10)])
-    assert data.train_images.shape == (20, 3, 4, 4)
-    assert data.train_images[:, :, 0, 0].tolist() == [[i // 2, i % 2, 9] for i in range(20)]
+    assert data.train.shape == (20, 3, 4, 4)
+    assert data.train[:, :, 0, 0].tolist() == [[i // 2, i % 2, 9] for i in range(20)]
     assert data.test_labels.tolist() == list(range(10))
 
 
@@ -91,8 +91,8 @@ def test_torchvisions_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     data = load_dataset("cifar10", str(tmp_path))
     assert data.title == "CIFAR-10"
     assert data.train_labels.tolist() == [0, 0, 1, 0]
-    assert data.train_images[:, 0, 0, 0].tolist() == [0, 0, 1, 1]
-    assert data.test_images.shape == (2, 3, 32, 32)
+    assert data.train[:, 0, 0, 0].tolist() == [0, 0, 1, 1]
+    assert data.test.shape == (2, 3, 32, 32)
 
 
 class _Trap:

@@ -9,7 +9,7 @@ import pytest
 
 from pncs_flower.simulations.data import digits
 from pncs_flower.simulations.data.datasets import DATASETS, dataset_fingerprint, load_dataset
-from pncs_flower.simulations.data.images import as_float
+from pncs_flower.simulations.data.examples import as_float
 
 
 def write_idx(path: Path, values: np.ndarray) -> None:
@@ -28,8 +28,8 @@ def write_fashion_mnist(folder: Path, suffix: str = "") -> None:
 
 def test_digits_are_divided_by_class() -> None:
     data = load_dataset("digits")
-    assert data.train_images.shape == (1442, 1, 8, 8)
-    assert data.train_images.dtype == np.uint8
+    assert data.train.shape == (1442, 1, 8, 8)
+    assert data.train.dtype == np.uint8
     # Of n examples of a class, n // 5 are test examples.
     counts = np.bincount(data.train_labels) + np.bincount(data.test_labels)
     assert np.bincount(data.test_labels).tolist() == (counts // 5).tolist()
@@ -39,7 +39,7 @@ def test_digits_are_those_of_scikit_learn() -> None:
     from sklearn.datasets import load_digits
 
     data = load_dataset("digits")
-    images = np.concatenate([data.train_images, data.test_images])
+    images = np.concatenate([data.train, data.test])
     labels = np.concatenate([data.train_labels, data.test_labels])
     ours = np.column_stack([images.reshape(-1, 64), labels])
     theirs = np.column_stack(load_digits(return_X_y=True))
@@ -55,8 +55,8 @@ def test_digits_without_scikit_learn_name_what_is_missing(monkeypatch: pytest.Mo
 
 def test_no_digit_is_in_both_parts() -> None:
     data = load_dataset("digits")
-    train = {image.tobytes() for image in data.train_images}
-    assert not train & {image.tobytes() for image in data.test_images}
+    train = {image.tobytes() for image in data.train}
+    assert not train & {image.tobytes() for image in data.test}
 
 
 def test_images_become_fractions_of_white() -> None:
@@ -71,7 +71,7 @@ def test_images_become_fractions_of_white() -> None:
 def test_fashion_mnist_is_read_from_a_folder(tmp_path: Path, layout: str, suffix: str) -> None:
     write_fashion_mnist(tmp_path / layout, suffix)
     data = load_dataset("fashion-mnist", str(tmp_path))
-    assert data.train_images.tolist() == np.arange(12).reshape(3, 1, 2, 2).tolist()
+    assert data.train.tolist() == np.arange(12).reshape(3, 1, 2, 2).tolist()
     assert data.test_labels.tolist() == [0, 1]
 
 
@@ -110,7 +110,7 @@ def test_a_compressed_file_that_is_damaged_is_named(content: bytes, tmp_path: Pa
 )
 def test_debians_package_is_found() -> None:
     data = load_dataset("fashion-mnist")
-    assert data.train_images.shape == (60000, 1, 28, 28)
+    assert data.train.shape == (60000, 1, 28, 28)
     assert np.bincount(data.test_labels).tolist() == [1000] * 10
 
 

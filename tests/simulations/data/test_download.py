@@ -17,7 +17,7 @@ from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.data import download as downloads
 from pncs_flower.simulations.data.datasets import DATASETS
 from pncs_flower.simulations.data.download import download
-from pncs_flower.simulations.data.images import Dataset
+from pncs_flower.simulations.data.examples import Dataset
 
 CONTENT = b"some examples" * 1000
 

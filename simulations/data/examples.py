@@ -1,30 +1,36 @@
-"""What a data set is, and the images that it holds."""
+"""What a data set is, and the examples that it holds."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+Kind = Literal["images", "text"]
+
 
 @dataclass(frozen=True)
-class ImageData:
-    """Images and their labels, as small as they come; all that use them share them."""
+class Data:
+    """Examples and their labels, as small as they come; all that use them share them."""
 
-    # Images have shape (N, channels, height, width), uint8, 0 to ``max_value``; labels int64.
+    # Images have shape (N, channels, height, width), uint8, 0 to ``max_value``; text has shape
+    # (N, length), uint8, a code for each character; labels are int64.
 
-    train_images: NDArray[np.uint8]
+    train: NDArray[Any]
     train_labels: NDArray[np.int64]
-    test_images: NDArray[np.uint8]
+    test: NDArray[Any]
     test_labels: NDArray[np.int64]
     num_classes: int
-    max_value: int
     title: str
+    max_value: int | None = None  # of a white pixel; None for what is no image
+    kind: Kind = "images"
+    # Whose each training example is, 0 to the number of clients - 1, where the data set says so.
+    clients: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("train_images", "train_labels", "test_images", "test_labels"):
+        for name in ("train", "train_labels", "test", "test_labels"):
             object.__setattr__(self, name, unwritable(getattr(self, name)))
 
 
@@ -33,14 +39,16 @@ class Dataset:
     """One of the data sets: how it is read, and where its files are and come from."""
 
     name: str
-    sizes: tuple[int, int]
-    """Training and test examples, as published."""
-    load: Callable[[Path], ImageData]
+    sizes: tuple[int, int] | None
+    """Training and test examples, as published; None if that is not known."""
+    load: Callable[[Path], Data]
     usual_folder: Path = Path()
     files: Callable[[Path], Mapping[str, Path]] | None = None
     """What is read from a folder, by names that are the same wherever it is; None without files."""
     download: Callable[[str], tuple[str, list[tuple[str, str]]]] | None = None
     """From a mirror, or "": the folder below the data folder, and (URL, MD5) of each file."""
+    on_hub: str = ""
+    """Its name on the Hugging Face hub, if it is from there."""
 
 
 def unwritable(values: NDArray[Any]) -> NDArray[Any]:
@@ -60,4 +68,17 @@ def every_nth_of_each_class(labels: NDArray[np.int64], n: int) -> NDArray[np.boo
     chosen = np.zeros(len(labels), np.bool_)
     for label in np.unique(labels):
         chosen[np.flatnonzero(labels == label)[n - 1 :: n]] = True
+    return chosen
+
+
+def last_tenth_of_each(owners: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return, for each example, whether it is among the last tenth of its owner's, in their order.
+
+    Of fewer than ten examples none is.
+    """
+    order = np.argsort(owners, kind="stable")
+    _, counts = np.unique(owners, return_counts=True)
+    places = np.concatenate([np.arange(n, 0, -1) for n in counts])  # from the end
+    chosen = np.empty(len(owners), np.bool_)
+    chosen[order] = places <= np.repeat(counts // 10, counts)
     return chosen
