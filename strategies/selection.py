@@ -269,6 +269,14 @@ class SelectionStrategy(Strategy):
         log(INFO, "\t├──> Base: %s", type(self.base).__name__)
         self.base.summary()
 
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are, as most of those met say; if they do not, how many these are.
+
+        Those that are not there, and have perhaps never been, are among them.
+        """
+        return self._roster.most_say() or len(self._roster.clients)
+
     def asks(self, clients: Sequence[str], arrays: ArrayRecord) -> tuple[int, int]:
         """Return how many of these clients a first round would ask, and their answers' bytes."""
         pre_round = self._asking.pre_round(1, arrays)

@@ -47,8 +47,13 @@ def final_table(path: Path) -> Table:
         f"{_number(summary['final-accuracy'], '.3f')} after "
         f"{counted(summary['rounds'], 'round')}{early} "
         f"(best {_number(summary['best-accuracy'], '.3f')})",
-        caption=f"{summary['seconds']:.1f} s; clients sent {decimal(summary['bytes-up'])} "
-        f"and received {decimal(summary['bytes-down'])}",
+        caption="\n".join(
+            [
+                f"{summary['seconds']:.1f} s; clients sent {decimal(summary['bytes-up'])} "
+                f"and received {decimal(summary['bytes-down'])}",
+                *served_lines(summary),
+            ]
+        ),
     )
     fitted = any(_left_over(row) is not None for row in rows)
     measure = "left over" if fitted else "similarity"
@@ -66,6 +71,31 @@ def final_table(path: Path) -> Table:
             f"{sum(row['seconds'].values()):.2f}",
         )
     return table
+
+
+def served_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return lines on whom a run has served; none of one of a release that did not note it."""
+    if "gini" not in summary:
+        return []
+    never, lost = summary["never-chosen"], summary["never-delivered"]
+    turns = [f"{never} of {counted(summary['num-clients'], 'client')} never chosen"]
+    if lost > never:
+        turns.append(f"{lost} never in the model")
+    turns.append(f"longest wait {counted(summary['longest-wait'], 'round')}")
+    turns.append(f"Gini {summary['gini']:.2f}, Jain {summary['jain']:.2f}")
+    lines = ["; ".join(turns)]
+    known = {c: a for c, a in enumerate(summary["accuracy-by-class"]) if a is not None}
+    if summary["worst-tenth-accuracy"] is not None and known:
+        best, worst = max(known, key=known.__getitem__), min(known, key=known.__getitem__)
+        lines.append(
+            f"Accuracy by clients' labels: mean {summary['mean-client-accuracy']:.3f}, "
+            f"deviation {summary['client-accuracy-variance'] ** 0.5:.3f}, "
+            f"worst tenth {summary['worst-tenth-accuracy']:.3f}"
+        )
+        lines.append(
+            f"By class: {known[worst]:.3f} (class {worst}) to {known[best]:.3f} (class {best})"
+        )
+    return lines
 
 
 def _left_over(row: Mapping[str, Any]) -> float | None:

@@ -20,6 +20,17 @@ from .page import write_csv, write_page
 REPORT = "report.html"
 """Name of the page in a sweep's folder."""
 
+# What a summary says of whom a run has served, and how to write it.
+_SERVED = (
+    ("never-chosen", ".1f"),
+    ("longest-wait", ".1f"),
+    ("gini", ".2f"),
+    ("jain", ".2f"),
+    ("mean-client-accuracy", ".3f"),
+    ("worst-tenth-accuracy", ".3f"),
+    ("client-accuracy-variance", ".4f"),
+)
+
 Table = tuple[list[str], list[list[str]]]  # headings and rows
 
 
@@ -45,6 +56,7 @@ def write_report(folder: Path, results: SweepResults) -> Path:
         converged=_converged(results),
         after_rounds=_after_rounds(results),
         reached=_reached(results),
+        served=_served(results),
         tests=_tests(results, tests),
         choices=draw_choices(results, folder / "choices.png"),
         similarities=draw_similarities(results, folder / "similarities.png"),
@@ -139,6 +151,24 @@ def _when(runs: Sequence[Run], target: float) -> str:
     return f"{'never' if median is None else f'{median:g}'} ({count}/{len(runs)})"
 
 
+def _served(results: SweepResults) -> list[list[str]]:
+    """Return whom each line has served; nothing of runs of a release that did not note it."""
+    rows = []
+    for panel, line, runs in results.groups:
+        if all("gini" in run.summary for run in runs):
+            cells = [_mean([run.summary[key] for run in runs], form) for key, form in _SERVED]
+            rows.append([results.row(panel, line), *cells])
+    return rows
+
+
+def _mean(values: Sequence[float | None], form: str) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    mean, half = mean_interval(np.array(known, dtype=np.float64))
+    return f"{mean:{form}}" + (f" ± {half:{form}}" if np.isfinite(half) else "")
+
+
 def _tests(results: SweepResults, tests: Sequence[Comparison]) -> list[list[str]]:
     return [
         [
@@ -178,16 +208,20 @@ def _write_csv(folder: Path, results: SweepResults, tests: Sequence[Comparison])
     rounds: list[list[object]] = []
     for run in results.runs:
         own = [run.cell[key] for key in ("panel", "line", "seed")]
-        runs.append([*own, run.converged, int(run.bytes_up[-1]), run.cell["command"]])
-        for row, sent in zip(run.rounds, run.bytes_up, strict=True):
-            values = [row["round"], row["accuracy"], row["loss"], int(sent)]
+        served = [run.summary.get(key) for key, _ in _SERVED]  # None is written as nothing
+        sent = int(run.bytes_up[-1])
+        runs.append([*own, run.converged, sent, *served, run.cell["command"]])
+        for row, so_far in zip(run.rounds, run.bytes_up, strict=True):
+            values = [row["round"], row["accuracy"], row["loss"], int(so_far)]
+            values.append(row.get("worst-tenth-accuracy"))
             rounds.append([*own, *values, " ".join(row["chosen"])])
     compared = [
         [t.panel, results.reference, t.line, t.seeds, t.difference, t.p, t.p_holm] for t in tests
     ]
-    headings = "panel,rule,seed,converged accuracy,bytes sent,command"
+    served_headings = ",".join(key.replace("-", " ") for key, _ in _SERVED)
+    headings = f"panel,rule,seed,converged accuracy,bytes sent,{served_headings},command"
     write_csv(folder / "runs.csv", headings, runs)
-    headings = "panel,rule,seed,round,accuracy,loss,bytes,chosen"
+    headings = "panel,rule,seed,round,accuracy,loss,bytes,worst tenth accuracy,chosen"
     write_csv(folder / "rounds.csv", headings, rounds)
     headings = "panel,reference,against,seeds,difference,p,p (Holm)"
     write_csv(folder / "tests.csv", headings, compared)

@@ -1,9 +1,11 @@
 """The picture of a run, made from what it left on disk; matplotlib waits until a run is done."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -19,23 +21,41 @@ from .of_run import PICTURE
 # By the state of a client.
 _STATES = ("free", "cooling down", "chosen", "chosen, but delivered nothing")
 _COLOURS = (figures.PALE, "#b9d7ec", figures.COLOURS[0], figures.COLOURS[2])
+_BY_LABELS = figures.COLOURS[1]  # accuracies of clients
 _FREE, _COOLING, _CHOSEN, _LOST = range(4)
 
+_STRIP = 1.3  # inches, beside the rounds
 _MAX_LABELS = 30
 _LABEL_STEPS = [m * 10**e for e in range(9) for m in (1, 2, 5)]
 
 
 def draw_rounds(path: Path) -> Path:
-    """Draw ``rounds.png``: accuracy over the rounds, and below it who was chosen and who rested."""
-    rows, config = read_rounds(path), read_toml(path / SETTINGS)
+    """Draw ``rounds.png``: accuracy over the rounds, and who was chosen, rested and is served."""
+    rows, config, summary = read_rounds(path), read_toml(path / SETTINGS), read_summary(path)
     if not rows:
         raise ValueError(f"{path} has no rounds to draw")
     clients = figures.clients_of(rows)
     height = min(8.0, max(1.6, 0.22 * len(clients)))
     figure = figures.new_figure(min(16.0, max(7.0, 2.5 + 0.22 * len(rows))), 3.0 + height)
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.6, height])
-    _draw_accuracy(above, rows, read_summary(path)["initial-accuracy"])
+    by_client = summary.get("accuracy-by-client", {})
+    known = [client for client in clients if by_client.get(client) is not None]
+    strips = 2 if known else 1
+    width = figure.get_figwidth()
+    figure.set_figwidth(width + strips * _STRIP)
+    grid = figure.add_gridspec(
+        2, 1 + strips, width_ratios=[width, *[_STRIP] * strips], height_ratios=[2.6, height]
+    )
+    above = figure.add_subplot(grid[0, 0])
+    below = figure.add_subplot(grid[1, 0], sharex=above)
+    above.tick_params(labelbottom=False)
+    _draw_accuracy(above, rows, summary["initial-accuracy"])
     _draw_clients(below, rows, clients)
+    beside = [figure.add_subplot(grid[1, 1 + n], sharey=below) for n in range(strips)]
+    _draw_turns(beside[0], rows, clients)
+    if known:
+        _draw_strip(beside[1], [by_client.get(client) or 0.0 for client in clients], _BY_LABELS)
+        beside[1].axvline(summary["mean-client-accuracy"], color="#555555", linewidth=1)
+        beside[1].set(xlabel="accuracy by\nits labels", xlim=(0, 1))
     figure.suptitle(
         f"{config['strategy']} on {config['dataset']}: "
         f"{config['num-selected']} of {counted(len(clients), 'client')} per round"
@@ -49,11 +69,40 @@ def draw_rounds(path: Path) -> Path:
 
 def _draw_accuracy(axes: Axes, rows: Sequence[Mapping[str, Any]], initial: float) -> None:
     rounds = [0, *(row["round"] for row in rows)]
+    worst = [row.get("worst-tenth-accuracy") for row in rows]
+    if None not in worst:
+        axes.plot(rounds[1:], worst, color=_BY_LABELS, linewidth=1.4)
+        words = f"  {worst[-1]:.3f} worst tenth"
+        text = axes.text(rounds[-1], worst[-1], words, va="center", fontsize=9)
+        text.set_in_layout(False)  # there is room above the strips
     accuracy = [initial, *(row["accuracy"] for row in rows)]
     axes.plot(rounds, accuracy, color=figures.COLOURS[0], linewidth=1.8, marker="o", markersize=3)
     axes.text(rounds[-1], accuracy[-1], f"  {accuracy[-1]:.3f}", va="center", fontsize=9)
     axes.set(ylabel="test accuracy", ylim=(0, 1))
     figures.plain_axes(axes, "y")
+
+
+def _draw_turns(axes: Axes, rows: Sequence[Mapping[str, Any]], clients: Sequence[str]) -> None:
+    """Draw how often each client was chosen, and how often of these its update came."""
+    chosen = Counter(client for row in rows for client in row["chosen"])
+    delivered = Counter(client for row in rows for client in row["delivered"])
+    _draw_strip(axes, [chosen[client] for client in clients], _COLOURS[_LOST])
+    _draw_strip(axes, [delivered[client] for client in clients], _COLOURS[_CHOSEN])
+    axes.set(xlabel="times\nchosen", xlim=(0, max(chosen.values(), default=0) * 1.05 or 1))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
+
+
+def _draw_strip(axes: Axes, values: Sequence[float], colour: str) -> None:
+    """Draw a bar for each client beside its row; as one area, for there may be thousands."""
+    places = np.arange(len(values) + 1) - 0.5
+    axes.fill_betweenx(places, [*values, 0.0], step="post", color=colour, linewidth=0)
+    if len(values) <= _MAX_LABELS:
+        for place in places[1:-1]:
+            axes.axhline(place, color="white", linewidth=1)
+    axes.tick_params(length=0, labelleft=False)
+    axes.spines[["top", "right", "bottom"]].set_visible(False)
+    axes.grid(axis="x", color="#dddddd", linewidth=0.7)
+    axes.set_axisbelow(True)
 
 
 def _draw_clients(axes: Axes, rows: Sequence[Mapping[str, Any]], clients: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from flwr.app import ArrayRecord, MetricRecord
@@ -23,24 +23,41 @@ from ..config import Config
 from ..task import Inputs, initial_model, load_inputs
 from .early_stopping import LAST, is_stopped, stop_note, stopped_after
 from .folder import finish, open_run
+from .served import Served
 from .strategy import build_strategy
 from .watch import TENSORBOARD, RunWatch, open_tensorboard
 
 _PACKAGES = ("pncs-flower", "flwr", "torch", "numpy")
 
 
+class Evaluation(NamedTuple):
+    """How good a model is on test examples."""
+
+    accuracy: float  # 0 to 1
+    loss: float  # mean cross-entropy
+    by_class: tuple[float | None, ...]  # accuracy for the examples of each class, if it has any
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Accuracy and loss."""
+        return {"accuracy": self.accuracy, "loss": self.loss}
+
+
 def evaluate(
     model: nn.Module, images: Tensor, labels: Tensor, precision: str = "float32"
-) -> tuple[float, float]:
-    """Return accuracy (0 to 1) and mean cross-entropy of a model."""
+) -> Evaluation:
+    """Return how good a model is, in one pass."""
     model.eval()
-    correct, loss = 0, 0.0
+    right, loss = torch.zeros(1, dtype=torch.int64, device=labels.device), 0.0
     with torch.inference_mode(), compute_in(precision, images.device):
         for inputs, answers in Pieces(model, (images, labels)).of((images, labels)):
             logits = model(inputs)
-            correct += int((logits.argmax(1) == answers).sum())
+            hits = answers[logits.argmax(1) == answers]
+            right = right + torch.bincount(hits, minlength=logits.shape[1])
             loss += float(cross_entropy(logits, answers, reduction="sum"))
-    return correct / len(labels), loss / len(labels)
+    correct, tested = right.tolist(), torch.bincount(labels, minlength=len(right)).tolist()
+    by_class = (r / n if n else None for r, n in zip(correct, tested, strict=True))
+    return Evaluation(sum(correct) / len(labels), loss / len(labels), tuple(by_class))
 
 
 def train(
@@ -48,33 +65,35 @@ def train(
 ) -> None:
     """Train and leave the results in a folder; ``on_round`` gets each round's row at its end."""
     # A row is a `RoundRecord` with ``accuracy`` and ``loss`` on the test examples, ``elapsed``
-    # (seconds since training began), and of PNCS with few clients ``similarity``.
+    # (seconds since training began), what `served.KEYS` names, and of PNCS with few clients
+    # ``similarity``.
     inputs = load_inputs(config)
     model = initial_model(config, inputs)
     initial = ArrayRecord(model.state_dict())
     strategy = build_strategy(config, output)
     history = strategy.history
-    watch = RunWatch(history)
+    watch, served = RunWatch(history), Served(config)
     strategy.listeners.append(watch)
     log_round = open_tensorboard(output / TENSORBOARD) if config.tensorboard else lambda row: None
     device = choose_device("cpu" if config.device == "cpu" else "auto")
     examples, labels = (tensor.to(device) for tensor in inputs.test_tensors())
     model.to(device)
 
-    def scores_now() -> dict[str, float]:
-        accuracy, loss = evaluate(model, examples, labels, config.precision)
+    def evaluate_now() -> Evaluation:
+        found = evaluate(model, examples, labels, config.precision)
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()  # the clients' processes share the GPU
-        return {"accuracy": accuracy, "loss": loss}
+        return found
 
-    first = scores_now()
+    first = evaluate_now().scores
 
     def after_round(number: int, arrays: ArrayRecord) -> MetricRecord:
         if number == 0:
             return MetricRecord({**first})
         model.load_state_dict(arrays.to_torch_state_dict())
-        scores, record = scores_now(), history[-1]
-        record.extra |= {**_finite(scores), "elapsed": watch.elapsed}
+        found, record = evaluate_now(), history[-1]
+        record.extra |= {**_finite(found.scores), "elapsed": watch.elapsed}
+        record.extra |= served.after(history, found.by_class, strategy.num_clients)
         accuracies = [first["accuracy"], *(each.extra["accuracy"] for each in history)]
         last = number == config.num_rounds
         if not last and (note := stop_note(accuracies, config.stop_after)):
@@ -85,7 +104,7 @@ def train(
         on_round(row)
         if last and not any(record.delivered for record in history):
             raise _without_an_update(history)
-        return MetricRecord({**scores})
+        return MetricRecord({**found.scores})
 
     def should_stop(number: int, result: Result) -> bool:
         return is_stopped(history[-1].notes)
@@ -100,7 +119,8 @@ def train(
         )
         weights = {name: array.numpy() for name, array in result.arrays.items()}
         rows = [record.to_dict() for record in history]
-        finish(output, rows, weights, _summary(rows, _finite(first), str(device), inputs))
+        summary = _summary(rows, _finite(first), str(device), inputs) | served.summary(rows[-1])
+        finish(output, rows, weights, summary)
 
 
 def _without_an_update(history: Sequence[RoundRecord]) -> EmptyRoundsError:
@@ -120,7 +140,6 @@ def _summary(
     rows: list[dict[str, Any]], first: Mapping[str, Any], server_device: str, inputs: Inputs
 ) -> dict[str, Any]:
     accuracies = [row["accuracy"] for row in rows]
-    chosen = Counter(client for row in rows for client in row["chosen"])
     return {
         "rounds": len(rows),
         "stopped-after-round": stopped_after(rows),
@@ -133,9 +152,15 @@ def _summary(
         "seconds": rows[-1]["elapsed"],
         "bytes-down": sum(sum(row["bytes_down"].values()) for row in rows),
         "bytes-up": sum(sum(row["bytes_up"].values()) for row in rows),
-        "times-chosen": dict(sorted(chosen.items(), key=lambda item: (len(item[0]), item[0]))),
+        "times-chosen": _times(rows, "chosen"),
+        "times-delivered": _times(rows, "delivered"),
         "data": inputs.title,
         "notes": list(inputs.notes),
         "server-device": server_device,
         "versions": {name: installed_version(name) for name in _PACKAGES},
     }
+
+
+def _times(rows: list[dict[str, Any]], key: str) -> dict[str, int]:
+    times = Counter(client for row in rows for client in row[key])
+    return dict(sorted(times.items(), key=lambda item: (len(item[0]), item[0])))

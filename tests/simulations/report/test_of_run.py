@@ -8,7 +8,7 @@ from matplotlib import image
 from rich.console import Console
 
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.report.of_run import final_table, round_line
+from pncs_flower.simulations.report.of_run import final_table, round_line, served_lines
 from pncs_flower.simulations.report.picture_of_run import draw_rounds
 from pncs_flower.simulations.run.folder import (
     ROUNDS,
@@ -131,3 +131,51 @@ def test_a_folder_with_a_run_is_not_written_again(folder: Path) -> None:
     config = Config.from_run_config(default_run_config() | {"output-dir": str(folder)})
     with pytest.raises(FileExistsError, match="holds a run already"):
         output_path(config)
+
+
+SERVED = {
+    "num-clients": 3,
+    "gini": 0.4567,
+    "jain": 0.5,
+    "never-chosen": 1,
+    "never-delivered": 2,
+    "longest-wait": 2,
+    "mean-client-accuracy": 0.5,
+    "client-accuracy-variance": 0.04,
+    "worst-tenth-accuracy": 0.25,
+    "accuracy-by-class": [0.3, None, 0.9],
+    "accuracy-by-client": {"0": 0.25, "1": None, "2": 0.75},
+}
+
+
+def test_lines_say_whom_a_run_has_served() -> None:
+    assert served_lines(SERVED) == [
+        "1 of 3 clients never chosen; 2 never in the model; longest wait 2 rounds; "
+        "Gini 0.46, Jain 0.50",
+        "Accuracy by clients' labels: mean 0.500, deviation 0.200, worst tenth 0.250",
+        "By class: 0.300 (class 0) to 0.900 (class 2)",
+    ]
+
+
+def test_no_line_says_what_is_not_known() -> None:
+    assert served_lines(SUMMARY) == []
+    unknown = dict.fromkeys(("mean-client-accuracy", "worst-tenth-accuracy"))
+    lines = served_lines(SERVED | unknown | {"never-delivered": 1, "num-clients": 1})
+    assert lines == ["1 of 1 client never chosen; longest wait 2 rounds; Gini 0.46, Jain 0.50"]
+
+
+def test_the_picture_shows_accuracies_of_clients_where_they_are_known(tmp_path: Path) -> None:
+    rows = [row(n, ["0"], [], **{"worst-tenth-accuracy": 0.25}) for n in (1, 2)]
+    widths = []
+    for name, summary in ("old", SUMMARY), ("new", SUMMARY | SERVED):
+        with open_run(tmp_path / name, CONFIG):
+            finish(tmp_path / name, rows, {}, summary)
+        widths.append(image.imread(draw_rounds(tmp_path / name)).shape[1])
+    assert widths[0] < widths[1]
+
+
+def test_the_picture_of_thousands_is_drawn(tmp_path: Path) -> None:
+    many = [str(k) for k in range(3000)]
+    with open_run(tmp_path / "many", CONFIG):
+        finish(tmp_path / "many", [row(1, ["7"], [], clients=many)], {}, SUMMARY)
+    assert draw_rounds(tmp_path / "many").stat().st_size > 10_000

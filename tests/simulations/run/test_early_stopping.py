@@ -16,12 +16,13 @@ from pncs_flower.simulations.run import training
 from pncs_flower.simulations.run.early_stopping import best_round, stop_note
 from pncs_flower.simulations.run.folder import CHECKPOINT, read_rounds
 from pncs_flower.simulations.run.in_process import InProcessGrid
-from pncs_flower.simulations.run.training import train
+from pncs_flower.simulations.run.training import Evaluation, train
 from pncs_flower.simulations.sweep.cell import read_cell
 from pncs_flower.simulations.sweep.results import read_results
 from pncs_flower.simulations.sweep.run import run_sweep
 from pncs_flower.simulations.sweep.sweep import Sweep
 
+NO_CLASSES = (None,) * 10  # nothing is known of them
 ACCURACIES = [0.1, 0.2, 0.5, 0.4, 0.5, 0.45, 0.6, 0.1, 0.1, 0.1, 0.1]
 
 
@@ -29,7 +30,7 @@ ACCURACIES = [0.1, 0.2, 0.5, 0.4, 0.5, 0.45, 0.6, 0.1, 0.1, 0.1, 0.1]
 def scripted(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Let the accuracies of a run be those above: before training, and after each round."""
     ahead = list(ACCURACIES)
-    monkeypatch.setattr(training, "evaluate", lambda *_: (ahead.pop(0), 1.0))
+    monkeypatch.setattr(training, "evaluate", lambda *_: Evaluation(ahead.pop(0), 1.0, NO_CLASSES))
     return ahead
 
 

@@ -21,6 +21,7 @@ from pncs_flower.simulations.config import Config, default_run_config
 from pncs_flower.simulations.machine.processes import adopt_orphans, descendants, stop_descendants
 from pncs_flower.simulations.run.folder import open_run, read_rounds
 from pncs_flower.simulations.run.in_process import InProcessGrid
+from pncs_flower.simulations.run.served import KEYS
 from pncs_flower.simulations.run.settings import keep_settings
 from pncs_flower.simulations.run.training import train
 
@@ -43,10 +44,11 @@ def play(config: Config, folder: Path) -> None:
 
 def result(folder: Path) -> tuple[list[Any], dict[str, bytes], dict[str, Any]]:
     """Return what a run leaves, but for what a second start costs: time, introductions."""
-    kept = ("round", "asked", "chosen", "delivered", "cooling", "accuracy", "loss")
+    kept = ("round", "asked", "chosen", "delivered", "cooling", "accuracy", "loss", *KEYS)
     rows = [{key: row[key] for key in kept} for row in read_rounds(folder)]
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    same = ("rounds", "initial-accuracy", "final-accuracy", "times-chosen")
+    same = ("rounds", "initial-accuracy", "final-accuracy", "times-chosen", "times-delivered")
+    same += (*KEYS, "accuracy-by-client")
     with np.load(folder / "weights.npz", allow_pickle=False) as weights:
         bits = {name: weights[name].tobytes() for name in weights.files}
     return rows, bits, {key: summary[key] for key in same}

@@ -18,7 +18,7 @@ from pncs_flower.simulations.run import training
 from pncs_flower.simulations.run.folder import read_rounds
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.run.strategy import build_strategy
-from pncs_flower.simulations.run.training import train
+from pncs_flower.simulations.run.training import Evaluation, train
 from pncs_flower.strategies import EmptyRoundsError, SelectionError
 
 
@@ -39,7 +39,8 @@ def run(output: Path, num_clients: int = 4, **settings: Any) -> list[dict[str, A
 def test_loss_that_is_not_finite_is_null_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "evaluate", lambda *_: (0.1, float("nan")))
+    bad = Evaluation(0.1, float("nan"), (0.1,) * 10)
+    monkeypatch.setattr(training, "evaluate", lambda *_: bad)
     assert [row["loss"] for row in run(tmp_path)] == [None, None]
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert (summary["initial-loss"], summary["final-loss"]) == (None, None)

@@ -278,6 +278,24 @@ def test_the_csv_has_every_round(finished: Path) -> None:
     assert int(rows[-1]["bytes"]) == last.bytes_up[-1]
 
 
+def test_the_report_shows_whom_each_rule_has_served(finished: Path, tmp_path: Path) -> None:
+    runs = read_results(finished).panels["shards 2, layers 1, selected 2"]["pncs"]
+    never = [run.summary["never-chosen"] for run in runs]
+    page = (finished / "report.html").read_text()
+    assert "Who is served" in page
+    assert re.search(rf"<td>pncs</td><td>{sum(never) / 2:.1f} ± ", page)
+    with (finished / "runs.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["gini"]) for row in rows[:2]] == [run.summary["gini"] for run in runs]
+    assert all(row["worst tenth accuracy"] for row in rows)
+    # Cells of a release that did not note it.
+    folder = shutil.copytree(finished, tmp_path / "sweep")
+    for path in (folder / "cells").iterdir():
+        change(path, '"(gini|worst-tenth-accuracy)":', r'"no-\1":')
+    page = write_report(folder, read_results(folder)).read_text()
+    assert "Who is served" not in page
+
+
 def browser_messages(page: Path, profile: Path) -> str:
     """Open a page in a browser at a laptop's width, and return what it says on its console."""
     done = subprocess.run(
