@@ -69,8 +69,10 @@ def draw_rounds(path: Path) -> Path:
 
 def _draw_accuracy(axes: Axes, rows: Sequence[Mapping[str, Any]], initial: float) -> None:
     rounds = [0, *(row["round"] for row in rows)]
-    worst = [row.get("worst-tenth-accuracy") for row in rows]
-    if None not in worst:
+    worst: list[float] = [
+        value for row in rows if (value := row.get("worst-tenth-accuracy")) is not None
+    ]
+    if len(worst) == len(rows):
         axes.plot(rounds[1:], worst, color=_BY_LABELS, linewidth=1.4)
         words = f"  {worst[-1]:.3f} worst tenth"
         text = axes.text(rounds[-1], worst[-1], words, va="center", fontsize=9)
