@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from . import timeouts
+from .callback import OnRecord
 from .checks import (
     check_above_zero,
     check_flags,
@@ -56,6 +57,15 @@ class SelectionOptions:
     history_path : str or Path, optional (default: None)
         A file to which the record of each round is appended, as a line of JSON. With a checkpoint,
         it holds the records of this run and no others.
+    on_record : callable, optional (default: None)
+        ``on_record(row)`` is called with each round that is whole, evaluations and all: a dict as
+        `RoundRecord.to_dict` has it, with Flower's ``train_metrics_clientapp``,
+        ``evaluate_metrics_clientapp`` and ``evaluate_metrics_serverapp`` of the round beside it, a
+        dict each; nothing in it may be changed. What it raises is a note in the record and a
+        warning in the log, and the run goes on. A run that is taken up does not call it again for
+        rounds that are saved. (A round is told when the next one begins, or the run ends. Where
+        another strategy is around this one, or the server an older one, no end is heard: a round
+        is told after the evaluation on the clients, and the last one only if there is one.)
     checkpoint : str or Path, optional (default: None)
         A folder in which the run is saved after each round. Where it holds a run already, `start`
         goes on in the round after, if the settings are the same (but for `settings.MAY_DIFFER`).
@@ -102,6 +112,7 @@ class SelectionOptions:
     summary_timeout: float = timeouts.SUMMARIES
     max_summary_bytes: int | None = None
     history_path: str | Path | None = None
+    on_record: OnRecord | None = None
     checkpoint: str | Path | None = None
     min_summaries: int = 1
     on_too_few_summaries: Literal["longest-waiting", "stop"] = "longest-waiting"
@@ -164,8 +175,9 @@ class SelectionOptions:
         check_flags(ride_along=self.ride_along, **given(verify_sketches=self.verify_sketches))
         check_paths(history_path=self.history_path, checkpoint=self.checkpoint)
         check_one_of(("longest-waiting", "stop"), on_too_few_summaries=self.on_too_few_summaries)
-        if self.eligible is not None and not callable(self.eligible):
-            raise TypeError(f"eligible is {self.eligible!r}, but must be callable")
+        for name, function in {"eligible": self.eligible, "on_record": self.on_record}.items():
+            if function is not None and not callable(function):
+                raise TypeError(f"{name} is {function!r}, but must be callable")
         if not -(2**63) <= self.seed < 2**63:
             raise ValueError(
                 f"seed is {self.seed}, but must be at least -2**63 and below 2**63, as it is sent "

@@ -94,15 +94,16 @@ class SelectionStrategy(Strategy):
         self._asking = Asking(self._selector, self._combiner.request, self.options)
         self._checks = UpdateChecks(base, self.options, self.history)
         self._evaluations = ReplyMetrics("evaluation", base, self.options.max_weight)
-        self._loop = Loop()
-        self.listeners: list[RoundListener] = [self._records, self._loop]
+        self._loop = Loop(self.options.on_record)
+        # What on_record says of the round before is saved with it.
+        self.listeners: list[RoundListener] = [self._loop, self._records]
         self.listeners.append(Traffic(rule, self._combiner.asks_besides))
         self._resumption = None
         self._to_forget: list[str] = []
         folder = self.options.checkpoint_folder
         if folder is not None:
             self._resumption = Resumption(folder, self._loop)
-            self.listeners.insert(0, self._resumption)  # the round before, as it was left
+            self.listeners.insert(1, self._resumption)  # the round before, as it was left
         self._timeout: float | None = None  # of `start`: a wrapper's loop has its own
         self._open: OpenRound | None = None
 

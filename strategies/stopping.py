@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.common import log
 from flwr.serverapp.strategy import Result
 
+from .callback import OnRecord, call_with
 from .grids.releases import takes
 from .record import RoundListener, RoundRecord
 
@@ -48,7 +49,10 @@ class Loop(RoundListener):
     # Flower asks ``should_stop`` after each round since 1.43. An older loop is left from within
     # the evaluation on the server, which is the last thing that it does in a round.
 
-    def __init__(self) -> None:
+    def __init__(self, on_record: OnRecord | None = None) -> None:
+        self._on_record = on_record
+        self._untold: RoundRecord | None = None  # a round that has been trained, and not been told
+        self._running = False  # where another strategy is around this one, that has the loop
         self.result = Result()  # of the whole run, so far
         self.done = 0  # rounds before this start
         self.stopped = False  # by should_stop
@@ -85,6 +89,7 @@ class Loop(RoundListener):
 
         if should_stop is not None and flower_asks:
             arguments["should_stop"] = stops
+        self._running = True
         try:
             result = start(
                 initial_arrays=self.result.arrays,
@@ -94,13 +99,25 @@ class Loop(RoundListener):
             )
         except _StopError:
             log(INFO, "Stopped early, as should_stop asked.")
-            return self.result
+            result = self.result
         # Flower forgets the model if no round gave a new one.
         result.arrays = self.result.arrays = result.arrays or self.result.arrays
+        self._tell()
         return result
+
+    def opened(self, record: RoundRecord, arrays: ArrayRecord) -> None:
+        """Tell of the round before this one, which is whole by now."""
+        self._tell()
+
+    def _tell(self) -> None:
+        """Call the function that is to hear of each whole round, once for each."""
+        record, self._untold = self._untold, None
+        if record is not None and self._on_record is not None:
+            call_with(self._on_record, record, self.result)
 
     def closed(self, record: RoundRecord, metrics: MetricRecord | None) -> None:
         """Keep a round's aggregated training metrics."""
+        self._untold = record
         if metrics is not None:
             self.result.train_metrics_clientapp[record.round] = metrics
 
@@ -108,3 +125,5 @@ class Loop(RoundListener):
         """Keep a round's aggregated metrics of the clients' evaluation."""
         if metrics is not None:
             self.result.evaluate_metrics_clientapp[record.round] = metrics
+        if not self._running:  # perhaps nothing comes after it
+            self._tell()

@@ -1,5 +1,6 @@
 """Which selection strategy the settings name, and with which of them it is made."""
 
+from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -17,14 +18,18 @@ from ..validation import in_plain_words
 from .folder import CHECKPOINT, ROUNDS
 
 
-def build_strategy(config: Config, folder: Path | None = None) -> SelectionStrategy:
+def build_strategy(
+    config: Config,
+    folder: Path | None = None,
+    on_record: Callable[[dict[str, Any]], None] | None = None,
+) -> SelectionStrategy:
     """Return the selection strategy of the settings, around FedAvg; it writes to a run's folder."""
     weighted_by = {"examples": "num-examples", "uniform": "uniform-weight"}[config.aggregation]
     base = FedAvg(min_train_nodes=1, min_available_nodes=1, weighted_by_key=weighted_by)
     # The server evaluates, not the clients; as arguments they make Flower warn of that.
     base.fraction_evaluate, base.min_evaluate_nodes = 0.0, 0
     options: dict[str, Any] = {"seed": config.seed, "wait_timeout": timeouts.WAIT_IN_APP}
-    options["max_weight"] = config.max_weight
+    options |= {"max_weight": config.max_weight, "on_record": on_record}
     if folder is not None:
         options["history_path"] = folder / ROUNDS
         options["checkpoint"] = folder / CHECKPOINT if config.checkpoint else None

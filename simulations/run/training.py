@@ -70,11 +70,11 @@ def train(
     inputs = load_inputs(config)
     model = initial_model(config, inputs)
     initial = ArrayRecord(model.state_dict())
-    strategy = build_strategy(config, output)
+    log_round = open_tensorboard(output / TENSORBOARD) if config.tensorboard else None
+    strategy = build_strategy(config, output, log_round)
     history = strategy.history
     watch, served = RunWatch(history), Served(config)
     strategy.listeners.append(watch)
-    log_round = open_tensorboard(output / TENSORBOARD) if config.tensorboard else lambda row: None
     device = choose_device("cpu" if config.device == "cpu" else "auto")
     examples, labels = (tensor.to(device) for tensor in inputs.test_tensors())
     model.to(device)
@@ -99,9 +99,7 @@ def train(
         if not last and (note := stop_note(accuracies, config.stop_after)):
             record.notes.append(note)
             last = True
-        row = record.to_dict()
-        log_round(row)
-        on_round(row)
+        on_round(record.to_dict())
         if last and not any(record.delivered for record in history):
             raise _without_an_update(history)
         return MetricRecord({**found.scores})

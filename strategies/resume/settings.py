@@ -23,7 +23,7 @@ from .snapshot import Encoder
 MAY_DIFFER = frozenset(
     {
         *("wait_timeout", "start_timeout", "summary_timeout"),  # how long, not what
-        *("history_path", "checkpoint"),  # where
+        *("history_path", "checkpoint", "on_record"),  # where
         *("min_clients", "eligible"),  # who is there: a run goes on with those who are
         *("max_summary_bytes", "max_empty_rounds"),  # only when to stop
         "ride_along",  # the same summaries, in another exchange

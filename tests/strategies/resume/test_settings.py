@@ -161,6 +161,7 @@ def test_options_that_may_differ_change_nothing(tmp_path):
         "eligible": lambda key: True,
         "max_summary_bytes": 10**6,
         "max_empty_rounds": 9,
+        "on_record": print,
         "ride_along": False,
     }
     assert {"checkpoint", *others} == MAY_DIFFER
