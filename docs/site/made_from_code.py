@@ -14,6 +14,7 @@ import click
 import typer
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.ext.autodoc.mock import mock
 from sphinx.util.docutils import SphinxDirective
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -92,12 +93,16 @@ def _examples(text: str) -> list[str]:
     return [*others, "", "```console", *examples, "```"] if examples else others
 
 
-def names(module: str, only: str = "", wanted: Sequence[str] = ()) -> list[str]:
+def names(
+    module: str, only: str = "", wanted: Sequence[str] = (), missing: Sequence[str] = ()
+) -> list[str]:
     """Return directives, in reStructuredText, for what a module exports.
 
-    All of it, or the subclasses of one class of it, that one first, or the names wanted.
+    All of it, or the subclasses of one class of it, that one first, or the names wanted. Packages
+    that are missing are stood in for.
     """
-    imported = importlib.import_module(module)
+    with mock(missing):
+        imported = importlib.import_module(module)
     found = {name: getattr(imported, name) for name in wanted or imported.__all__}
     if only:
         top = found[only]
@@ -142,12 +147,10 @@ class _Names(_Made):
     option_spec: ClassVar = {"only": str}
 
     def made(self) -> list[str]:
+        (module,), only = self.arguments, self.options.get("only", "")
         wanted = [name for name in self.content if name]
-        return [
-            "```{eval-rst}",
-            *names(self.arguments[0], self.options.get("only", ""), wanted),
-            "```",
-        ]
+        missing = self.config.autodoc_mock_imports
+        return ["```{eval-rst}", *names(module, only, wanted, missing), "```"]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
