@@ -35,6 +35,7 @@ from pncs_flower.protocol import (
     SummaryRequest,
 )
 from pncs_flower.sketches.kinds import parse_sketch
+from pncs_flower.tags import Tags, check_tags
 
 from .client_fn import App, call_app
 from .form import check_form
@@ -78,6 +79,10 @@ class SummaryMod:
     num_examples : callable, optional (default: None)
         ``num_examples(context) -> int``: how many training examples the client has, for rules that
         weigh clients by size from the first round on; else they learn it from the replies.
+    tags : callable, optional (default: None)
+        ``tags(context) -> dict``: what else the server is to know of the client for who chooses,
+        such as ``{"site": context.node_config["site"]}``; at most 20, each a short text, a number,
+        or True or False. Nothing else of the node config leaves the client.
     noise : SketchNoise, optional (default: None)
         Clip each summary and add noise to it before it leaves.
     restore_state : bool (default: False)
@@ -104,6 +109,7 @@ class SummaryMod:
         noise: SketchNoise | None = None,
         restore_state: bool = False,
         evaluate: App | None = None,
+        tags: Callable[[Context], Tags] | None = None,
     ) -> None:
         if isinstance(gradient, Message):
             raise TypeError(
@@ -111,11 +117,13 @@ class SummaryMod:
                 "ClientApp(mods=[summary_mod])"
             )
         functions = {"gradient": gradient, "num_examples": num_examples, "evaluate": evaluate}
+        functions["tags"] = tags
         for name, given in functions.items():
             if given is not None and not callable(given):
                 raise TypeError(f"{name} is {given!r}, but must be a function or None")
         self._gradient = gradient
         self._num_examples = num_examples
+        self._tags = tags
         self._noise = noise
         self._restore_state = restore_state
         self._evaluate = evaluate
@@ -242,14 +250,19 @@ class SummaryMod:
             answer[protocol.JOINT] = True
         if (num_clients := _num_clients(context)) is not None:
             answer["num-clients"] = num_clients
-        if self._num_examples is not None:
-            try:
+        asked = "num_examples"
+        try:
+            if self._num_examples is not None:
                 answer[NUM_EXAMPLES] = int(self._num_examples(context))
-            # An error reply would look like that of an app without the mod.
-            except Exception as error:
-                log(ERROR, "num_examples(context) failed.", exc_info=error)
-                problem = f"num_examples(context) raised {type(error).__name__}: {error}"
-                answer = ConfigRecord({protocol.PROBLEM: problem})
+            asked = "tags"
+            if self._tags is not None:
+                for name, value in check_tags(self._tags(context)).items():
+                    answer[f"{protocol.TAG}{name}"] = value
+        # An error reply would look like that of an app without the mod.
+        except Exception as error:
+            log(ERROR, "%s(context) failed.", asked, exc_info=error)
+            problem = f"{asked}(context) raised {type(error).__name__}: {error}"
+            answer = ConfigRecord({protocol.PROBLEM: problem})
         return Message(RecordDict({MARKER: answer}), reply_to=message)
 
 

@@ -31,6 +31,7 @@ KEPT = "kept"  # entry of the marker: the client should have its update
 TICKET = "ticket"  # entry of the marker that names one pre-round, of this run alone
 LOST = "lost"  # entry of the marker with which a client says that it does not have it
 JOINT = "joint"  # entry of the introduction: the client takes two messages in one
+TAG = "tag/"  # what entries of the introduction begin with that the client says for who chooses
 PROBLEM = "problem"  # entry of the marker: why a client cannot introduce itself
 LOSS = "loss"  # the mean loss over a client's examples
 NUM_EXAMPLES = "num-examples"  # in summaries and in metrics

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from inspect import signature
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, Literal
+
+from pncs_flower.tags import Tags
 
 from . import timeouts
 from .callback import OnRecord
@@ -38,7 +40,8 @@ class SelectionOptions:
     seed : int (default: 0)
         Seed of everything random in sketches and choices, from -2**63 to 2**63 - 1.
     eligible : callable, optional (default: None)
-        ``eligible(key) -> bool``: whether a client may take part at all.
+        ``eligible(key) -> bool``: whether a client may take part at all; or, of a function that
+        must have two arguments, ``eligible(key, tags)``, with what the client says of itself.
     min_clients : int, optional (default: None)
         Wait for this many clients, eligible or not, before the first round. If None, those with
         ``num-partitions`` in their node config, as simulated ones have it, say how many there are.
@@ -105,7 +108,7 @@ class SelectionOptions:
     queue_length: int = 0
     rest_rounds: int | None = None
     seed: int = 0
-    eligible: Callable[[str], bool] | None = None
+    eligible: Callable[[str], bool] | Callable[[str, Tags], bool] | None = None
     min_clients: int | None = None
     wait_timeout: float = timeouts.WAIT
     start_timeout: float = timeouts.START
@@ -191,3 +194,13 @@ class SelectionOptions:
             raise ValueError(
                 f"min_updates is {self.min_updates}, but num_selected is only {num_selected}"
             )
+
+
+def takes_tags(eligible: Callable[..., bool] | None) -> bool:
+    """Tell whether a function must be given a client's tags beside its key."""
+    try:
+        given = [] if eligible is None else signature(eligible).parameters.values()
+    except (TypeError, ValueError):  # some that are written in C
+        return False
+    kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in kinds and p.default is Parameter.empty for p in given) == 2

@@ -14,6 +14,7 @@ import numpy as np
 from pncs_flower.fit import SketchFit
 from pncs_flower.protocol import SummaryRequest
 from pncs_flower.randomness import generator
+from pncs_flower.tags import Tags
 
 __all__ = [
     "Choice",
@@ -72,6 +73,9 @@ class Round:
         The weight of each client in the mean of all, as far as it is known; of sum 1.
     chances : mapping of str to float (default: empty)
         The probability with which each client was to be asked, where these differ.
+    tags : mapping of str to mapping (default: empty)
+        What clients say of themselves, such as their site, by name: of those that say something
+        (`SummaryMod` of their app, ``tags=``). Nobody has checked that it is true.
     fit : SketchFit, optional (default: None)
         What the combination is to fit, where it fits sketches: for a rule that chooses for it.
     """
@@ -87,6 +91,7 @@ class Round:
     last_asked: Mapping[str, int] = field(default_factory=dict)
     shares: Mapping[str, float] = field(default_factory=dict)
     chances: Mapping[str, float] = field(default_factory=dict)
+    tags: Mapping[str, Tags] = field(default_factory=dict)
     fit: SketchFit | None = field(default=None, compare=False, repr=False)
 
     def generator(self, purpose: str) -> np.random.Generator:

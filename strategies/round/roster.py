@@ -10,13 +10,22 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from pncs_flower.plain_text import in_one_line
-from pncs_flower.protocol import INTRODUCE, JOINT, MARKER, NUM_EXAMPLES, PROBLEM, client_order
+from pncs_flower.protocol import (
+    INTRODUCE,
+    JOINT,
+    MARKER,
+    NUM_EXAMPLES,
+    PROBLEM,
+    TAG,
+    client_order,
+)
+from pncs_flower.tags import Tags, check_tags
 
 from .. import timeouts
 from ..errors import SelectionError
 from ..grids.exchange import NOT_LOADED, Replies, content_bytes, sort_replies
 from ..grids.polling import OpenMessages, PollingGrid
-from ..options import SelectionOptions
+from ..options import SelectionOptions, takes_tags
 
 # What Flower says of an app whose functions all have names of their own.
 NO_FUNCTION = "No train function registered"
@@ -40,6 +49,7 @@ class _Introduction:
     key: str
     num_clients: int | None
     num_examples: int | None  # 0: it has none
+    tags: Tags
     joint: bool  # whether it takes an evaluation and a request for a summary in one message
 
 
@@ -61,6 +71,7 @@ def _read(content: RecordDict, max_weight: float) -> _Introduction:
         key,
         _whole(answer, "num-clients", _MOST_CLIENTS) or None,
         _whole(answer, NUM_EXAMPLES, max_weight),
+        check_tags({n.removeprefix(TAG): v for n, v in answer.items() if n.startswith(TAG)}),
         answer.get(JOINT) is True,
     )
 
@@ -135,6 +146,7 @@ class Roster:
 
     def __init__(self, options: SelectionOptions) -> None:
         self.options = options
+        self._by_tags = takes_tags(options.eligible)
         self.keys: dict[int, str] = {}  # of nodes
         self._nodes: dict[str, int] = {}  # by key
         self._in_order = True  # whether these are in the order of keys
@@ -178,6 +190,10 @@ class Roster:
             for key, client in self.clients.items()
             if client.num_examples is not None
         }
+
+    def tags(self) -> dict[str, Tags]:
+        """Return what clients say of themselves, if they do."""
+        return {key: client.tags for key, client in self.clients.items() if client.tags}
 
     def take(self, node_id: int, replies: Replies, online: set[int]) -> str | None:
         """Take up the client that a node says it is, or return the reason why not."""
@@ -230,6 +246,8 @@ class Roster:
         if self.options.eligible is None:
             return True
         try:
+            if self._by_tags:
+                return bool(self.options.eligible(key, self.clients[key].tags))
             return bool(self.options.eligible(key))
         except Exception as error:
             raise SelectionError(

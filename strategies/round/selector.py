@@ -15,6 +15,7 @@ from pncs_flower.fit import SketchFit
 from pncs_flower.plain_text import counted
 from pncs_flower.protocol import NUM_EXAMPLES, client_order
 from pncs_flower.queue import AgeOfUpdateQueue
+from pncs_flower.tags import Tags
 
 from ..errors import NoSummariesError, named
 from ..record import RoundRecord
@@ -112,6 +113,7 @@ class Selector:
         self._weights = weights or Weights()
         self._seed = seed
         self._told = False
+        self._tags: Mapping[str, Tags] = {}
         self._queue = AgeOfUpdateQueue(queue_length, rule.num_selected)
         self._backoff = Backoff()
         self._memory = _Memory(self._checked_state(rule.initial_state(), "initial_state"))
@@ -122,6 +124,8 @@ class Selector:
     def open(self, round: OpenRound, roster: Roster) -> None:
         """Plan a round for the clients on the roster."""
         self._tell_what_has_no_effect(round.number, len(round.clients) + len(roster.excluded))
+        if self._tags != (tags := roster.tags()):
+            self._tags, self._planned = tags, None
         sizes = roster.sizes()
         self.learn_sizes({client: size for client, size in sizes.items() if size})
         without = sorted((c for c, size in sizes.items() if not size), key=client_order)
@@ -209,6 +213,7 @@ class Selector:
             clients=tuple(ordered),
             last_asked=dict(memory.last_asked),
             shares=self._weights.shares(ordered, num_examples),
+            tags=self._tags,
         )
         backing_off = tuple(sorted(step_back - may, key=client_order))
         asked: tuple[str, ...] = ()
