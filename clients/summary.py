@@ -116,8 +116,12 @@ class SummaryMod:
                 "the mod is summary_mod, or SummaryMod(...), not the class itself: "
                 "ClientApp(mods=[summary_mod])"
             )
-        functions = {"gradient": gradient, "num_examples": num_examples, "evaluate": evaluate}
-        functions["tags"] = tags
+        functions: dict[str, object] = {
+            "gradient": gradient,
+            "num_examples": num_examples,
+            "evaluate": evaluate,
+            "tags": tags,
+        }
         for name, given in functions.items():
             if given is not None and not callable(given):
                 raise TypeError(f"{name} is {given!r}, but must be a function or None")

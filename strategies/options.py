@@ -7,8 +7,6 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, Literal
 
-from pncs_flower.tags import Tags
-
 from . import timeouts
 from .callback import OnRecord
 from .checks import (
@@ -108,7 +106,7 @@ class SelectionOptions:
     queue_length: int = 0
     rest_rounds: int | None = None
     seed: int = 0
-    eligible: Callable[[str], bool] | Callable[[str, Tags], bool] | None = None
+    eligible: Callable[..., bool] | None = None
     min_clients: int | None = None
     wait_timeout: float = timeouts.WAIT
     start_timeout: float = timeouts.START

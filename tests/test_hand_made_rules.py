@@ -100,7 +100,7 @@ def test_who_may_take_part_is_told_by_key_or_by_tags() -> None:
     by_key, by_tags = (each.options.eligible for each in made)
     assert by_key is not None
     assert by_tags is not None
-    assert (by_key("hospital-3"), by_key("3")) == (True, False)  # type: ignore[call-arg]
+    assert (by_key("hospital-3"), by_key("3")) == (True, False)
     of_lima = RoundRobin(FedAvg(), num_selected=2, eligible=lambda key, own: own["site"] == "lima")
     assert {client for each in run(of_lima) for client in each} == {"2", "5", "8"}
     assert of_lima.history[0].clients == ["2", "5", "8"]
