@@ -9,6 +9,7 @@ from pncs_flower.clients.pytorch import pytorch_client
 
 from .config import Agreeing, Config, Scalar
 from .machine.limits import usable_cpus, usable_memory
+from .objective import loss_function
 from .task import empty_model, load_inputs
 
 _SHARE_IF_UNKNOWN = 1 << 30
@@ -97,4 +98,4 @@ def _holdings(agreeing: Agreeing, num_clients: int) -> Holdings:
     return Holdings(agreeing.config, num_clients, _share_of_memory())
 
 
-app = pytorch_client(_make_model, _load_examples)
+app = pytorch_client(_make_model, _load_examples, loss_function)

@@ -19,6 +19,7 @@ from .models.frozen import load_frozen
 from .models.pretrained import build_last_layers
 from .models.small import build_model, check_kind
 from .models.weights import read_weights, weights_fingerprint
+from .scores import ACCURACY, R2
 
 _VALIDATION_STEP = 10
 
@@ -36,9 +37,9 @@ class Inputs:
 
     train: NDArray[Any]  # (N, ...): uint8 images or characters, or float32 features
     test: NDArray[Any]  # what the model is judged by
-    train_labels: NDArray[np.int64]
-    test_labels: NDArray[np.int64]
-    num_classes: int
+    train_labels: NDArray[Any]  # classes, int64, or numbers, float32
+    test_labels: NDArray[Any]
+    num_classes: int  # 0 if labels are numbers
     title: str
     max_value: int | None = None  # of a white pixel; None for what is no image
     notes: tuple[str, ...] = ()  # what a reader of the results must know of the features
@@ -74,6 +75,16 @@ class Inputs:
             test_labels=np.array(self.train_labels[held_back]),
             places=np.flatnonzero(~held_back),
         )
+
+    @property
+    def score(self) -> str:
+        """The key of what a model is judged by."""
+        return ACCURACY if self.num_classes else R2
+
+    @property
+    def num_outputs(self) -> int:
+        """How many numbers a model makes of an example: one for each class, or the one wanted."""
+        return self.num_classes or 1
 
     def judged_by(self, most: int) -> "Inputs":
         """Return the same with at most so many test examples, drawn the same way for all runs."""
@@ -183,7 +194,7 @@ def initial_model(config: Config, inputs: Inputs) -> nn.Module:
     """Return the model that training starts from; only what is trained is in it."""
     if not config.has_frozen_layers:
         shape = inputs.train.shape[1:]
-        return build_model(config.model, shape, inputs.num_classes, config.seed)
+        return build_model(config.model, shape, inputs.num_outputs, config.seed)
     return build_last_layers(
         config.model,
         config.trainable_layer_names,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..data.datasets import DATASETS, dataset_fingerprint, find_dataset, load_dataset
 from ..data.download import download
-from ..data.examples import Data
+from ..data.examples import Data, classes_of
 from ..data.hub import PREFIX, fetch
 from ..data.hub_columns import Reading
 from .console import out, said_plainly
@@ -89,12 +89,14 @@ def check(
             ("training", found.train_labels, sizes and sizes[0]),
             ("test", found.test_labels, sizes and sizes[1]),
         ):
-            counts = np.bincount(labels, minlength=found.num_classes)
+            counts = np.bincount(classes_of(labels), minlength=found.num_classes)
             if size:
                 _check_counts(name, found, part, counts, size)
-            out.print(
-                f"{part}: {len(labels)} examples, {counts.min()} to {counts.max()} of a class"
-            )
+            if found.num_classes:
+                about = f"{counts.min()} to {counts.max()} of a class"
+            else:
+                about = f"labels from {labels.min():.2f} to {labels.max():.2f}"
+            out.print(f"{part}: {len(labels)} examples, {about}")
         if found.clients is not None:
             counts = np.bincount(found.clients)
             out.print(
@@ -108,7 +110,7 @@ def _check_counts(name: str, found: Data, part: str, counts: NDArray[np.int64], 
     examples, labels = found.train, found.train_labels
     if part == "test":
         examples, labels = found.test, found.test_labels
-    sound = len(counts) == found.num_classes and counts.all()
+    sound = len(counts) == (found.num_classes or len(counts)) and counts.all()
     if not (sound and len(examples) == len(labels) == size):
         raise ValueError(
             f"{name} should have {size} {part} examples of {found.num_classes} classes, but has "

@@ -5,13 +5,14 @@ from hashlib import blake2b
 from pathlib import Path
 
 from .cifar10 import CIFAR10
+from .diabetes import DIABETES
 from .digits import DIGITS
 from .examples import Data, Dataset
 from .fashion_mnist import FASHION_MNIST
 from .hub import PREFIX, PRESETS, hub_dataset
 from .hub_columns import Reading
 
-DATASETS = {dataset.name: dataset for dataset in (DIGITS, FASHION_MNIST, CIFAR10)}
+DATASETS = {dataset.name: dataset for dataset in (DIGITS, FASHION_MNIST, CIFAR10, DIABETES)}
 DATASETS |= {name: hub_dataset(name) for name in PRESETS}
 """The data sets with a name of their own; all others of the hub are ``hf:NAME``."""
 

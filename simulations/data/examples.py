@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Kind = Literal["images", "text"]
+Kind = Literal["images", "text", "numbers"]
 
 
 @dataclass(frozen=True)
@@ -16,13 +16,14 @@ class Data:
     """Examples and their labels, as small as they come; all that use them share them."""
 
     # Images have shape (N, channels, height, width), uint8, 0 to ``max_value``; text has shape
-    # (N, length), uint8, a code for each character; labels are int64.
+    # (N, length), uint8, a code for each character; numbers have shape (N, columns), float32.
+    # Labels are classes, int64, or numbers, float32.
 
     train: NDArray[Any]
-    train_labels: NDArray[np.int64]
+    train_labels: NDArray[Any]
     test: NDArray[Any]
-    test_labels: NDArray[np.int64]
-    num_classes: int
+    test_labels: NDArray[Any]
+    num_classes: int  # 0 if labels are numbers
     title: str
     max_value: int | None = None  # of a white pixel; None for what is no image
     kind: Kind = "images"
@@ -63,8 +64,18 @@ def as_float(images: NDArray[np.uint8], max_value: int) -> NDArray[np.float32]:
     return images.astype(np.float32) / np.float32(max_value)
 
 
-def every_nth_of_each_class(labels: NDArray[np.int64], n: int) -> NDArray[np.bool_]:
+def classes_of(labels: NDArray[Any]) -> NDArray[np.int64]:
+    """Return labels that are classes, and of those that are numbers in which tenth each is."""
+    if labels.dtype.kind != "f":
+        return labels
+    ranks = np.empty(len(labels), np.int64)
+    ranks[np.argsort(labels, kind="stable")] = np.arange(len(labels))
+    return ranks * 10 // max(1, len(labels))
+
+
+def every_nth_of_each_class(labels: NDArray[Any], n: int) -> NDArray[np.bool_]:
     """Return, for each example, whether it is the n-th, 2n-th, ... of its class."""
+    labels = classes_of(labels)
     chosen = np.zeros(len(labels), np.bool_)
     for label in np.unique(labels):
         chosen[np.flatnonzero(labels == label)[n - 1 :: n]] = True

@@ -4,6 +4,7 @@
 # takes a second to import in every process, and ten more to hand out to 10,000 clients.
 
 from math import gcd
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +12,13 @@ from numpy.typing import NDArray
 from pncs_flower.plain_text import counted
 from pncs_flower.randomness import derive_seed, generator
 
+from .examples import classes_of
+
 _DRAWS = 11  # of a Dirichlet partition that leaves a client without an example
 
 
 def partition_examples(
-    labels: NDArray[np.int64],
+    labels: NDArray[Any],
     num_clients: int,
     scheme: str = "shards",
     *,
@@ -25,6 +28,8 @@ def partition_examples(
     seed: int = 0,
 ) -> list[NDArray[np.int64]]:
     """Return the indices of each client's examples, or say why they cannot be divided so.
+
+    Labels that are numbers are divided as ten classes, a tenth of them each, by their size.
 
     ``owners`` says whose each example is, for the scheme ``"natural"``: of more owners than clients
     some are drawn, and the others take no part.
@@ -38,6 +43,7 @@ def partition_examples(
         )
     if scheme == "iid":
         return np.array_split(generator(seed, "partition").permutation(len(labels)), num_clients)
+    labels = classes_of(labels)
     rng = np.random.default_rng(derive_seed(seed, "partition"))
     if scheme == "shards":
         parts = _draw_shards(labels, num_clients, shards_per_client, rng)

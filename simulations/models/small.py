@@ -1,4 +1,4 @@
-"""Small models for images and for text, with layer names a person can type."""
+"""Small models for images, text and numbers, with layer names a person can type."""
 
 import math
 from collections import OrderedDict
@@ -30,11 +30,12 @@ def build_model(name: str, shape: tuple[int, ...], num_classes: int, seed: int =
 
 def check_kind(name: str, kind: str) -> None:
     """Refuse a model for examples of which it can make nothing."""
-    takes = "text" if name == CHAR_LSTM else "images"
-    if takes != kind:
+    takes = _TAKES.get(name, ("images",))
+    if kind not in takes:
+        others = [each for each in (*MODELS, *TORCHVISION) if kind in _TAKES.get(each, ("images",))]
         raise ValueError(
-            f"model = {name!r} takes {takes}, but the data set has {kind}: set model to "
-            f"{CHAR_LSTM if kind == 'text' else 'one for images, such as linear, mlp or cnn'}"
+            f"model = {name!r} takes {' or '.join(takes)}, but the data set has {kind}: set model "
+            f"to {' or '.join(others)}"
         )
 
 
@@ -114,6 +115,9 @@ MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     CHAR_LSTM: CharLSTM,
 }
 """Models from scratch: made of the shape of an example and the number of classes."""
+
+_TAKES = {"linear": ("images", "numbers"), "mlp": ("images", "numbers"), CHAR_LSTM: ("text",)}
+"""What models can make something of, where it is not images alone."""
 
 
 class InColour(nn.Module):

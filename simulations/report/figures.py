@@ -80,7 +80,7 @@ def draw_states(
 
 
 def draw_curves(results: SweepResults, over: Literal["rounds", "bytes"], path: Path) -> Path:
-    """Draw accuracy over rounds, or over the bytes that clients sent: a plot for each panel."""
+    """Draw the score over rounds, or over the bytes that clients sent: a plot for each panel."""
     figure, plots = _plots(len(results.panels), 3, (4.2, 3.3), 0.9, sharey=True)
     lines = list(dict.fromkeys([results.reference, *results.lines]))
     drawn: dict[str, Line2D] = {}
@@ -98,14 +98,14 @@ def draw_curves(results: SweepResults, over: Literal["rounds", "bytes"], path: P
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.xaxis.set_major_formatter("{x:g}")
             axes.xaxis.set_minor_formatter(NullFormatter())
-    plots[0].set_ylabel("test accuracy")
+    plots[0].set_ylabel(f"test {results.score}")
     shown = [line for line in lines if line in drawn]  # one may have no result
     legend_below(figure, [drawn[line] for line in shown], list(map(_plain, shown)))
     return save(figure, path)
 
 
 def _draw_line(axes: Axes, runs: Sequence[Run], over: str, index: int, ceiling: bool) -> Line2D:
-    mean, half = mean_interval(np.stack([run.accuracy for run in runs]))
+    mean, half = mean_interval(np.stack([run.scores for run in runs]))
     if over == "rounds":
         x = np.arange(1, len(mean) + 1, dtype=np.float64)
     else:
@@ -116,7 +116,7 @@ def _draw_line(axes: Axes, runs: Sequence[Run], over: str, index: int, ceiling: 
     width = 2.4 if index == 0 else 1.4
     (drawn,) = axes.plot(x, mean, color=colour, linestyle=dashes, linewidth=width)
     if len(runs) >= _BANDS_FROM:
-        low, high = np.clip((mean - half, mean + half), 0, 1)
+        low, high = np.clip((mean - half, mean + half), min(0, mean.min()), 1)
         axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
     return drawn
 

@@ -11,6 +11,7 @@ from pncs_flower.plain_text import counted, first_of
 
 from ..run.early_stopping import stopped_after
 from ..run.folder import read_rounds, read_summary
+from ..scores import SCORES, score_name, score_of
 
 PICTURE = "rounds.png"
 """Name of the picture in a run's folder."""
@@ -23,7 +24,7 @@ def round_line(row: Mapping[str, Any], num_rounds: int) -> str:
     """Return one line about a round, and one more for everything out of the ordinary."""
     parts = [
         f"round {row['round']:>{len(str(num_rounds))}}/{num_rounds}",
-        f"accuracy {_number(row['accuracy'], '.3f')}",
+        f"{SCORES[score_name(row)]} {_number(score_of(row), '.3f')}",
         f"loss {_number(row['loss'], '.3f')}",
         f"chosen {', '.join(row['chosen']) or 'nobody'}",
     ]
@@ -42,11 +43,12 @@ def final_table(path: Path) -> Table:
     """Return the table of a finished run's folder: its result and its last rounds."""
     rows, summary = read_rounds(path), read_summary(path)
     early = ", stopped early" if stopped_after(rows) else ""
+    name = score_name(rows[-1])
     table = Table(
-        title=f"Accuracy {_number(summary['initial-accuracy'], '.3f')} before training, "
-        f"{_number(summary['final-accuracy'], '.3f')} after "
+        title=f"{SCORES[name].capitalize()} {_number(summary[f'initial-{name}'], '.3f')} before "
+        f"training, {_number(summary[f'final-{name}'], '.3f')} after "
         f"{counted(summary['rounds'], 'round')}{early} "
-        f"(best {_number(summary['best-accuracy'], '.3f')})",
+        f"(best {_number(summary[f'best-{name}'], '.3f')})",
         caption="\n".join(
             [
                 f"{summary['seconds']:.1f} s; clients sent {decimal(summary['bytes-up'])} "
@@ -57,13 +59,14 @@ def final_table(path: Path) -> Table:
     )
     fitted = any(_left_over(row) is not None for row in rows)
     measure = "left over" if fitted else "similarity"
-    for heading in ("round", "accuracy", "loss", "chosen", "cooling down", measure, "seconds"):
+    score = SCORES[name]
+    for heading in ("round", score, "loss", "chosen", "cooling down", measure, "seconds"):
         names = heading in ("chosen", "cooling down")
         table.add_column(heading, justify="left" if names else "right")
     for row in rows[-_MAX_ROWS:]:
         table.add_row(
             str(row["round"]),
-            _number(row["accuracy"], ".3f"),
+            _number(score_of(row), ".3f"),
             _number(row["loss"], ".3f"),
             first_of(row["chosen"], _SHOWN),
             first_of(row["cooling"], _SHOWN),

@@ -11,6 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from ..run.early_stopping import LAST
+from ..scores import score_of
 from ..sweep.cell import Run
 from ..sweep.results import SweepResults
 from ..sweep.statistics import Comparison, compare, judge, mean_interval, percent, rounds_to_reach
@@ -94,7 +95,7 @@ def _costs(results: SweepResults) -> list[list[str]]:
 
 def _converged(results: SweepResults) -> Table:
     columns = {
-        results.label(panel) or "accuracy": {
+        results.label(panel) or results.score: {
             line: mean_interval(np.array([run.converged for run in runs]))
             for line, runs in by_line.items()
         }
@@ -109,9 +110,7 @@ def _after_rounds(results: SweepResults) -> Table:
     # A mean over other plots than those of the others would not compare with theirs.
     everywhere = [line for line in results.lines if all(line in by_line for by_line in plots)]
     means = {
-        line: np.mean(
-            [np.mean([r.accuracy[:most] for r in p[line]], axis=0) for p in plots], axis=0
-        )
+        line: np.mean([np.mean([r.scores[:most] for r in p[line]], axis=0) for p in plots], axis=0)
         for line in everywhere
     }
     columns = {
@@ -212,16 +211,16 @@ def _write_csv(folder: Path, results: SweepResults, tests: Sequence[Comparison])
         sent = int(run.bytes_up[-1])
         runs.append([*own, run.converged, sent, *served, run.cell["command"]])
         for row, so_far in zip(run.rounds, run.bytes_up, strict=True):
-            values = [row["round"], row["accuracy"], row["loss"], int(so_far)]
+            values = [row["round"], score_of(row), row["loss"], int(so_far)]
             values.append(row.get("worst-tenth-accuracy"))
             rounds.append([*own, *values, " ".join(row["chosen"])])
     compared = [
         [t.panel, results.reference, t.line, t.seeds, t.difference, t.p, t.p_holm] for t in tests
     ]
     served_headings = ",".join(key.replace("-", " ") for key, _ in _SERVED)
-    headings = f"panel,rule,seed,converged accuracy,bytes sent,{served_headings},command"
+    headings = f"panel,rule,seed,converged {results.score},bytes sent,{served_headings},command"
     write_csv(folder / "runs.csv", headings, runs)
-    headings = "panel,rule,seed,round,accuracy,loss,bytes,worst tenth accuracy,chosen"
+    headings = f"panel,rule,seed,round,{results.score},loss,bytes,worst tenth accuracy,chosen"
     write_csv(folder / "rounds.csv", headings, rounds)
     headings = "panel,reference,against,seeds,difference,p,p (Holm)"
     write_csv(folder / "tests.csv", headings, compared)

@@ -14,6 +14,7 @@ from pncs_flower.plain_text import counted
 
 from ..run.folder import read_rounds, read_summary
 from ..run.settings import SETTINGS
+from ..scores import ACCURACY, SCORES, score_name
 from ..toml_file import read_toml
 from . import figures
 from .of_run import PICTURE
@@ -30,7 +31,7 @@ _LABEL_STEPS = [m * 10**e for e in range(9) for m in (1, 2, 5)]
 
 
 def draw_rounds(path: Path) -> Path:
-    """Draw ``rounds.png``: accuracy over the rounds, and who was chosen, rested and is served."""
+    """Draw ``rounds.png``: the score over the rounds, and who was chosen, rested and is served."""
     rows, config, summary = read_rounds(path), read_toml(path / SETTINGS), read_summary(path)
     if not rows:
         raise ValueError(f"{path} has no rounds to draw")
@@ -48,7 +49,7 @@ def draw_rounds(path: Path) -> Path:
     above = figure.add_subplot(grid[0, 0])
     below = figure.add_subplot(grid[1, 0], sharex=above)
     above.tick_params(labelbottom=False)
-    _draw_accuracy(above, rows, summary["initial-accuracy"])
+    _draw_score(above, rows, summary[f"initial-{score_name(rows[-1])}"])
     _draw_clients(below, rows, clients)
     beside = [figure.add_subplot(grid[1, 1 + n], sharey=below) for n in range(strips)]
     _draw_turns(beside[0], rows, clients)
@@ -67,7 +68,7 @@ def draw_rounds(path: Path) -> Path:
     return figures.save(figure, path / PICTURE)
 
 
-def _draw_accuracy(axes: Axes, rows: Sequence[Mapping[str, Any]], initial: float) -> None:
+def _draw_score(axes: Axes, rows: Sequence[Mapping[str, Any]], initial: float) -> None:
     rounds = [0, *(row["round"] for row in rows)]
     worst: list[float] = [
         value for row in rows if (value := row.get("worst-tenth-accuracy")) is not None
@@ -77,10 +78,11 @@ def _draw_accuracy(axes: Axes, rows: Sequence[Mapping[str, Any]], initial: float
         words = f"  {worst[-1]:.3f} worst tenth"
         text = axes.text(rounds[-1], worst[-1], words, va="center", fontsize=9)
         text.set_in_layout(False)  # there is room above the strips
-    accuracy = [initial, *(row["accuracy"] for row in rows)]
-    axes.plot(rounds, accuracy, color=figures.COLOURS[0], linewidth=1.8, marker="o", markersize=3)
-    axes.text(rounds[-1], accuracy[-1], f"  {accuracy[-1]:.3f}", va="center", fontsize=9)
-    axes.set(ylabel="test accuracy", ylim=(0, 1))
+    name = score_name(rows[-1])
+    scores = [initial, *(row[name] for row in rows)]
+    axes.plot(rounds, scores, color=figures.COLOURS[0], linewidth=1.8, marker="o", markersize=3)
+    axes.text(rounds[-1], scores[-1], f"  {scores[-1]:.3f}", va="center", fontsize=9)
+    axes.set(ylabel=f"test {SCORES[name]}", ylim=(0 if name == ACCURACY else min(0, *scores), 1))
     figures.plain_axes(axes, "y")
 
 

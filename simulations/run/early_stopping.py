@@ -5,24 +5,24 @@ from typing import Any
 
 from pncs_flower.plain_text import counted
 
-LAST = 5  # rounds over which the converged accuracy is the mean
+LAST = 5  # rounds over which the converged score is the mean
 
-_NOTE = "stopped early: no better accuracy for"
-
-
-def best_round(accuracies: Sequence[float]) -> int:
-    """Return the first round with the best accuracy; 0 is before training."""
-    return max(range(len(accuracies)), key=accuracies.__getitem__)
+_NOTE = "stopped early: no better"
 
 
-def stop_note(accuracies: Sequence[float], patience: int) -> str | None:
+def best_round(scores: Sequence[float]) -> int:
+    """Return the first round with the best score; 0 is before training."""
+    return max(range(len(scores)), key=scores.__getitem__)
+
+
+def stop_note(scores: Sequence[float], patience: int, name: str = "accuracy") -> str | None:
     """Return the note of a round that is the last; None if the run goes on, as with patience 0."""
-    best = best_round(accuracies)
-    waited = len(accuracies) - 1 - best
+    best = best_round(scores)
+    waited = len(scores) - 1 - best
     if not patience or waited < patience:
         return None
     rounds = counted(waited, "round")
-    return f"{_NOTE} {rounds}; the best was {accuracies[best]:.3f}, after round {best}"
+    return f"{_NOTE} {name} for {rounds}; the best was {scores[best]:.3f}, after round {best}"
 
 
 def is_stopped(notes: Iterable[str]) -> bool:

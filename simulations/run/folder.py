@@ -13,14 +13,15 @@ from numpy.typing import NDArray
 from pncs_flower.files import held, replacing, write_whole
 
 from ..config import Config
+from ..scores import SCORES, score_of
 from .settings import keep_settings, read_settings, refuse_other_settings
 
 CHECKPOINT = "checkpoint"  # the folder that a run is resumed from
-ROUNDS = "rounds.jsonl"  # a line for each round; no accuracy before its end
+ROUNDS = "rounds.jsonl"  # a line for each round; no score before its end
 SUMMARY = "summary.json"  # what came out; there once a run is done
 WEIGHTS = "weights.npz"  # the model's at the end
 
-_KEYS = {"round", "accuracy", "elapsed", "notes"}
+_KEYS = {"round", "elapsed", "notes"}
 
 
 def output_path(config: Config) -> Path:
@@ -120,7 +121,7 @@ def follow_rounds(path: Path) -> Callable[[], list[dict[str, Any]]]:
             found = (path / ROUNDS).stat()
             if state == (state := (found.st_mtime_ns, found.st_size)):
                 return []
-        done = (row for row in read_rounds(path) if row["accuracy"] is not None)
+        done = (row for row in read_rounds(path) if score_of(row) is not None)
         rows = {(row["round"], row["elapsed"]): row for row in done}
         new = [row for key, row in rows.items() if key not in seen]
         seen.update(rows)
@@ -142,7 +143,7 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
             row = json.loads(line)
         except ValueError:
             row = None
-        if not isinstance(row, dict) or not row.keys() >= _KEYS:
+        if not isinstance(row, dict) or not (row.keys() >= _KEYS and row.keys() & SCORES.keys()):
             raise ValueError(f"line {number} of {path / ROUNDS} is no round of a run: remove it")
         if rows and "clients" in row and row["clients"] == rows[-1].get("clients"):
             row["clients"] = rows[-1]["clients"]  # one list for all, as there may be thousands
@@ -152,7 +153,7 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
 
 def rounds_done(path: Path) -> int:
     """Return how many of the rounds in a run's folder are at their end."""
-    return sum(row["accuracy"] is not None for row in read_rounds(path))
+    return sum(score_of(row) is not None for row in read_rounds(path))
 
 
 def read_summary(path: Path) -> dict[str, Any]:

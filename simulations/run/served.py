@@ -73,6 +73,8 @@ class Served:
     def _of_clients(
         self, by_class: Sequence[float | None], num_clients: int
     ) -> NDArray[np.float64]:
+        if not by_class:  # labels are numbers
+            return np.full(num_clients, np.nan)
         labels = _labels(self._config.of_parts(), num_clients)
         return accuracy_by_client(labels, np.array(by_class, dtype=np.float64))
 

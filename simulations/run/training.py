@@ -11,7 +11,6 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from pncs_flower.clients.device import choose_device, compute_in
 from pncs_flower.clients.training import Pieces
@@ -20,6 +19,8 @@ from pncs_flower.strategies import EmptyRoundsError, RoundRecord
 from pncs_flower.strategies.resume.settings import installed_version
 
 from ..config import Config
+from ..objective import CLASSES, objective_of, r_squared
+from ..scores import ACCURACY, SCORES
 from ..task import Inputs, initial_model, load_inputs
 from .early_stopping import LAST, is_stopped, stop_note, stopped_after
 from .folder import finish, open_run
@@ -33,28 +34,34 @@ _PACKAGES = ("pncs-flower", "flwr", "torch", "numpy")
 class Evaluation(NamedTuple):
     """How good a model is on test examples."""
 
-    accuracy: float  # 0 to 1
-    loss: float  # mean cross-entropy
+    score: float  # accuracy, 0 to 1, or R²
+    loss: float  # mean cross-entropy, or mean squared error
     by_class: tuple[float | None, ...]  # accuracy for the examples of each class, if it has any
+    name: str = ACCURACY  # of the score
 
     @property
     def scores(self) -> dict[str, float]:
-        """Accuracy and loss."""
-        return {"accuracy": self.accuracy, "loss": self.loss}
+        """The score by its name, and the loss."""
+        return {self.name: self.score, "loss": self.loss}
 
 
 def evaluate(
-    model: nn.Module, images: Tensor, labels: Tensor, precision: str = "float32"
+    model: nn.Module, examples: Tensor, labels: Tensor, precision: str = "float32"
 ) -> Evaluation:
     """Return how good a model is, in one pass."""
     model.eval()
+    objective = objective_of(labels)
     right, loss = torch.zeros(1, dtype=torch.int64, device=labels.device), 0.0
-    with torch.inference_mode(), compute_in(precision, images.device):
-        for inputs, answers in Pieces(model, (images, labels)).of((images, labels)):
-            logits = model(inputs)
-            hits = answers[logits.argmax(1) == answers]
-            right = right + torch.bincount(hits, minlength=logits.shape[1])
-            loss += float(cross_entropy(logits, answers, reduction="sum"))
+    with torch.inference_mode(), compute_in(precision, examples.device):
+        for inputs, answers in Pieces(model, (examples, labels)).of((examples, labels)):
+            outputs = model(inputs)
+            loss += float(objective.loss(outputs, answers, reduction="sum"))
+            if objective is CLASSES:
+                hits = answers[outputs.argmax(1) == answers]
+                right = right + torch.bincount(hits, minlength=outputs.shape[1])
+    if objective is not CLASSES:
+        error = loss / len(labels)
+        return Evaluation(r_squared(error, labels), error, (), objective.score)
     correct, tested = right.tolist(), torch.bincount(labels, minlength=len(right)).tolist()
     by_class = (r / n if n else None for r, n in zip(correct, tested, strict=True))
     return Evaluation(sum(correct) / len(labels), loss / len(labels), tuple(by_class))
@@ -64,16 +71,16 @@ def train(
     grid: Grid, config: Config, output: Path, on_round: Callable[[Mapping[str, Any]], None]
 ) -> None:
     """Train and leave the results in a folder; ``on_round`` gets each round's row at its end."""
-    # A row is a `RoundRecord` with ``accuracy`` and ``loss`` on the test examples, ``elapsed``
-    # (seconds since training began), what `served.KEYS` names, and of PNCS with few clients
-    # ``similarity``.
+    # A row is a `RoundRecord` with ``accuracy`` (or ``r2``) and ``loss`` on the test examples,
+    # ``elapsed`` (seconds since training began), what `served.KEYS` names, and of PNCS with few
+    # clients ``similarity``.
     inputs = load_inputs(config)
     model = initial_model(config, inputs)
     initial = ArrayRecord(model.state_dict())
     log_round = open_tensorboard(output / TENSORBOARD) if config.tensorboard else None
     strategy = build_strategy(config, output, log_round)
     history = strategy.history
-    watch, served = RunWatch(history), Served(config)
+    watch, served = RunWatch(history, inputs.score), Served(config)
     strategy.listeners.append(watch)
     device = choose_device("cpu" if config.device == "cpu" else "auto")
     examples, labels = (tensor.to(device) for tensor in inputs.test_tensors())
@@ -94,9 +101,9 @@ def train(
         found, record = evaluate_now(), history[-1]
         record.extra |= {**_finite(found.scores), "elapsed": watch.elapsed}
         record.extra |= served.after(history, found.by_class, strategy.num_clients)
-        accuracies = [first["accuracy"], *(each.extra["accuracy"] for each in history)]
+        scores = [first[inputs.score], *(each.extra[inputs.score] for each in history)]
         last = number == config.num_rounds
-        if not last and (note := stop_note(accuracies, config.stop_after)):
+        if not last and (note := stop_note(scores, config.stop_after, SCORES[inputs.score])):
             record.notes.append(note)
             last = True
         on_round(record.to_dict())
@@ -137,16 +144,17 @@ def _finite(scores: Mapping[str, float]) -> dict[str, float | None]:
 def _summary(
     rows: list[dict[str, Any]], first: Mapping[str, Any], server_device: str, inputs: Inputs
 ) -> dict[str, Any]:
-    accuracies = [row["accuracy"] for row in rows]
+    name = inputs.score
+    scores = [row[name] for row in rows]
     return {
         "rounds": len(rows),
         "stopped-after-round": stopped_after(rows),
-        "initial-accuracy": first["accuracy"],
+        f"initial-{name}": first[name],
         "initial-loss": first["loss"],
-        "final-accuracy": accuracies[-1],
+        f"final-{name}": scores[-1],
         "final-loss": rows[-1]["loss"],
-        "best-accuracy": max(accuracies),
-        "mean-accuracy-of-last-5-rounds": sum(accuracies[-LAST:]) / len(accuracies[-LAST:]),
+        f"best-{name}": max(scores),
+        f"mean-{name}-of-last-5-rounds": sum(scores[-LAST:]) / len(scores[-LAST:]),
         "seconds": rows[-1]["elapsed"],
         "bytes-down": sum(sum(row["bytes_down"].values()) for row in rows),
         "bytes-up": sum(sum(row["bytes_up"].values()) for row in rows),

@@ -10,6 +10,8 @@ from flwr.app import ArrayRecord
 from pncs_flower.strategies import Choice, RoundRecord
 from pncs_flower.strategies.record import RoundListener
 
+from ..scores import ACCURACY, score_name, score_of
+
 TENSORBOARD = "tensorboard"  # folder of its log, in a run's
 
 _MOST_CLIENTS = 20  # the number of similarities grows with its square
@@ -18,8 +20,9 @@ _MOST_CLIENTS = 20  # the number of similarities grows with its square
 class RunWatch(RoundListener):
     """Adds to each record the seconds that training has taken, and a few similarities, if any."""
 
-    def __init__(self, history: Sequence[RoundRecord]) -> None:
+    def __init__(self, history: Sequence[RoundRecord], score: str = ACCURACY) -> None:
         self._history = history
+        self._score = score
         self._start = 0.0  # until the first round begins
 
     @property
@@ -32,7 +35,7 @@ class RunWatch(RoundListener):
         if not self._start:
             earlier = [each.extra["elapsed"] for each in self._history if each is not record]
             self._start = time.perf_counter() - max(earlier, default=0.0)
-        record.extra.update(accuracy=None, loss=None, elapsed=self.elapsed)
+        record.extra.update({self._score: None, "loss": None, "elapsed": self.elapsed})
 
     def chosen(self, record: RoundRecord, choice: Choice) -> None:
         """Keep the keys of K clients, and K rows of K numbers to four places."""
@@ -55,7 +58,7 @@ def open_tensorboard(folder: Path) -> Callable[[Mapping[str, Any]], None]:
 
     def add(row: Mapping[str, Any]) -> None:
         values = {
-            "test/accuracy": row["accuracy"],
+            f"test/{score_name(row)}": score_of(row),
             "test/loss": row["loss"],
             "round/mean similarity": row["mean_similarity"],
             "round/bytes up": sum(row["bytes_up"].values()),

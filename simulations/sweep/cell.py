@@ -16,6 +16,7 @@ from pncs_flower.files import write_whole
 
 from ..config import Config, Scalar, default_run_config, format_toml
 from ..run.early_stopping import LAST, after_the_stop
+from ..scores import score_of
 from ..validation import in_plain_words
 
 CELLS = "cells"
@@ -75,9 +76,9 @@ class Run:
     summary: Mapping[str, Any]
 
     @cached_property
-    def accuracy(self) -> NDArray[np.float64]:
-        """Test accuracy after each round, shape (rounds,)."""
-        return np.array([row["accuracy"] for row in self.rounds], dtype=np.float64)
+    def scores(self) -> NDArray[np.float64]:
+        """Test accuracy, or R², after each round, shape (rounds,)."""
+        return np.array([score_of(row) for row in self.rounds], dtype=np.float64)
 
     @cached_property
     def bytes_up(self) -> NDArray[np.float64]:
@@ -91,8 +92,8 @@ class Run:
 
     @property
     def converged(self) -> float:
-        """Mean accuracy of the last rounds."""
-        return float(self.accuracy[-LAST:].mean())
+        """Mean score of the last rounds."""
+        return float(self.scores[-LAST:].mean())
 
 
 def digest(clients: int, settings: Mapping[str, Scalar], files: str) -> str:

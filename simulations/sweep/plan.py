@@ -27,14 +27,14 @@ class _Claim:
 
 @dataclass(frozen=True, config=CHECKED)
 class Best(_Claim):
-    """It has the highest converged accuracy."""
+    """It has the highest converged score."""
 
     kind: Literal["best"]
 
 
 @dataclass(frozen=True, config=CHECKED)
 class Similar(_Claim):
-    """All have converged accuracies within so much of each other."""
+    """All have converged scores within so much of each other."""
 
     kind: Literal["similar"]
     within: Share
@@ -42,7 +42,7 @@ class Similar(_Claim):
 
 @dataclass(frozen=True, config=CHECKED)
 class Sooner(_Claim):
-    """It reaches an accuracy in the median by a round, the others after another one."""
+    """It reaches a score in the median by a round, the others after another one."""
 
     kind: Literal["sooner"]
     target: Share

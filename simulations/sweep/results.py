@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from ..scores import SCORES, score_name
 from ..validation import Text
 from .cell import CELLS, Run, read_cell
 from .plan import Report
@@ -54,6 +55,11 @@ class SweepResults:
     def reference(self) -> str:
         """The line that every other is tested against; it may have no result."""
         return self.about.report.reference
+
+    @property
+    def score(self) -> str:
+        """What a person calls that by which the runs are judged."""
+        return SCORES[score_name(self.runs[0].rounds[0])]
 
     @property
     def lines(self) -> list[str]:

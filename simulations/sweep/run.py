@@ -21,6 +21,7 @@ from ..machine.surroundings import cluster_address
 from ..run.early_stopping import LAST
 from ..run.folder import read_rounds, read_summary
 from ..run.preflight import check_device, check_run
+from ..scores import score_name
 from ..task import inputs_fingerprint, load_inputs
 from ..validation import in_plain_words
 from .cell import CELLS, Cell, Run, read_cell, write_cell
@@ -119,7 +120,7 @@ def choose_rates(outcomes: Iterable[tuple[Cell, Sequence[Mapping[str, Any]]]]) -
     found: dict[tuple[str, str], dict[float, list[list[float]]]] = {}
     for cell, rounds in outcomes:
         by_rate = found.setdefault((cell.panel, cell.line), {})
-        last = [row["accuracy"] for row in rounds[-LAST:]]
+        last = [float(row[score_name(row)]) for row in rounds[-LAST:]]
         by_rate.setdefault(float(cell.settings["lr"]), []).append(last)
     chosen = []
     for line, by_rate in found.items():

@@ -14,7 +14,7 @@ Vector = NDArray[np.float64]
 
 
 class Comparison(NamedTuple):
-    """The reference's converged accuracy minus another line's, over the seeds that both have."""
+    """The reference's converged score minus another line's, over the seeds that both have."""
 
     panel: str
     line: str
@@ -52,7 +52,7 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def compare(results: SweepResults) -> list[Comparison]:
-    """Test the converged accuracy of the reference against that of every other line of a panel."""
+    """Test the converged score of the reference against that of every other line of a panel."""
     found = []
     for panel, lines in results.panels.items():
         own = {run.cell["seed"]: run.converged for run in lines.get(results.reference, ())}
@@ -69,11 +69,11 @@ def compare(results: SweepResults) -> list[Comparison]:
 
 
 def rounds_to_reach(runs: Sequence[Run], target: float) -> tuple[float | None, int]:
-    """Return the median round that reaches an accuracy, and how many runs reach it."""
+    """Return the median round that reaches a score, and how many runs reach it."""
     # A run that never does counts as later than all rounds; None if that is so of the median.
     reached = []
     for run in runs:
-        there = np.flatnonzero(run.accuracy >= target)
+        there = np.flatnonzero(run.scores >= target)
         reached.append(there[0] + 1 if there.size else np.inf)
     median = float(np.median(reached))
     return (median if np.isfinite(median) else None), int(np.isfinite(reached).sum())
@@ -117,7 +117,7 @@ def _judge_panel(claim: Claim, lines: Mapping[str, Sequence[Run]]) -> tuple[bool
         text = f"median round that reaches {percent(claim.target)}: {', '.join(shown)}"
         return first is not None and first <= claim.by and late, text
     if isinstance(claim, Ahead):
-        own, *rest = (mean_interval(np.stack([r.accuracy for r in s]))[0] for s in lines.values())
+        own, *rest = (mean_interval(np.stack([r.scores for r in s]))[0] for s in lines.values())
         behind = np.flatnonzero(own <= np.max(rest, axis=0)) + 1
         behind = behind[behind >= claim.start]
         if not behind.size:

@@ -141,7 +141,7 @@ def test_cells_of_a_sweep_stop_early_and_are_compared_over_all_rounds(tmp_path: 
             assert not any(row["chosen"] or row["bytes_up"] for row in rounds[written:])
     assert stopped
     runs = read_results(tmp_path / "out").runs
-    assert all(len(run.accuracy) == 6 for run in runs)
+    assert all(len(run.scores) == 6 for run in runs)
     # What a round costs is that of the rounds that there were.
     assert [len(run.trained) for run in runs] == [run.summary["rounds"] for run in runs]
     page = write_report(tmp_path / "out", read_results(tmp_path / "out")).read_text()

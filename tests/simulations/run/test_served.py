@@ -154,7 +154,7 @@ def test_one_pass_finds_all_there_is_to_know_of_a_model() -> None:
     logits = torch.eye(4)[[0, 1, 1, 3, 0]]
     answers = torch.tensor([0, 1, 0, 3, 3])
     found = evaluate(nn.Identity(), logits, answers)
-    assert found.accuracy == 3 / 5
+    assert found.score == 3 / 5
     assert found.by_class == (1 / 2, 1.0, None, 1 / 2)
     right, wrong = np.log(np.e + 3) - 1, np.log(np.e + 3)
     assert found.loss == pytest.approx((3 * right + 2 * wrong) / 5)

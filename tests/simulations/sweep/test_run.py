@@ -71,9 +71,7 @@ def text(path: Path) -> str:
 def measured(folder: Path) -> list[Any]:
     """Return what must not depend on how a sweep was run."""
     results = read_results(folder)
-    return [
-        (r.cell, r.accuracy.tolist(), [row["chosen"] for row in r.rounds]) for r in results.runs
-    ]
+    return [(r.cell, r.scores.tolist(), [row["chosen"] for row in r.rounds]) for r in results.runs]
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +223,7 @@ def test_the_command_of_a_cell_gives_its_numbers(finished: Path, tmp_path: Path)
     done = CliRunner().invoke(app, [*arguments, "--output", str(tmp_path / "run")])
     assert done.exit_code == 0, done.output
     rows = read_rounds(tmp_path / "run")
-    assert [row["accuracy"] for row in rows] == cell.accuracy.tolist()
+    assert [row["accuracy"] for row in rows] == cell.scores.tolist()
     assert [row["chosen"] for row in rows] == [row["chosen"] for row in cell.rounds]
 
 
@@ -274,7 +272,7 @@ def test_the_csv_has_every_round(finished: Path) -> None:
         rows = list(csv.DictReader(file))
     assert len(rows) == 2 * 2 * 2
     last = read_results(finished).runs[-1]
-    assert float(rows[-1]["accuracy"]) == last.accuracy[-1]
+    assert float(rows[-1]["accuracy"]) == last.scores[-1]
     assert int(rows[-1]["bytes"]) == last.bytes_up[-1]
 
 
