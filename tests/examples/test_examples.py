@@ -19,11 +19,12 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from pncs_flower.simulations.run.in_process import InProcessGrid
-from pncs_flower.strategies import PNCS, RoundRecord
+from pncs_flower.strategies import PNCS, RoundRecord, SketchedMean
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NEEDS = {"numpy": (), "sklearn": ("sklearn",), "pytorch": ("torch", "sklearn")}
 NEEDS["last-layer"] = NEEDS["pytorch"]
+NEEDS["lora"] = ("torch", "transformers", "peft")
 MODULES = ("task", "client_app", "server_app")
 ROUNDS, CLIENTS = 2, 10
 
@@ -32,9 +33,15 @@ Load = Callable[[Path], tuple[ModuleType, ModuleType]]
 
 @pytest.fixture(params=NEEDS)
 def example(request: pytest.FixtureRequest) -> Path:
-    for package in NEEDS[request.param]:
-        pytest.importorskip(package, reason="needs pncs-flower[simulation]")
+    import_all(request.param)
     return EXAMPLES / request.param
+
+
+def import_all(name: str) -> None:
+    """Skip a test of an example if a package is missing."""
+    for package in NEEDS[name]:
+        where = f"the extra of examples/{name}" if name == "lora" else "pncs-flower[simulation]"
+        pytest.importorskip(package, reason=f"needs {package}, of {where}")
 
 
 @pytest.fixture
@@ -111,6 +118,34 @@ def test_only_the_last_layer_travels(load: Load) -> None:
     last_layer = (64 * 10 + 10) * 4
     sent = made[0].history[0].bytes_up["training"]
     assert 3 * last_layer <= sent < 3 * last_layer + 3 * 600  # headers, names and metrics
+
+
+@pytest.mark.parametrize("rule", [PNCS, SketchedMean])
+def test_only_adapters_travel_and_the_loss_falls(
+    rule: Any, load: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import_all("lora")
+    client, server = load(EXAMPLES / "lora")
+    made: list[Any] = []
+
+    def make(base: Any, **options: Any) -> Any:
+        made.append(rule(base, num_selected=3))
+        return made[-1]
+
+    server.PNCS = make  # type: ignore[attr-defined]
+    train(client, server, settings(EXAMPLES / "lora"))
+    output = capsys.readouterr().out
+    said = re.search(r"adapters: ([\d,]+) numbers travel, ([\d,]+) stay", output)
+    assert said
+    travels, stays = (int(number.replace(",", "")) for number in said.groups())
+    assert travels * 10 < stays
+    for record in made[0].history:
+        # Beside the values, their names and headers.
+        assert 3 * 4 * travels <= record.bytes_up["training"] < 1.3 * 3 * 4 * travels
+        assert record.bytes_down["pre-round"] < 1.3 * 10 * 4 * travels
+        assert record.rejected == {}
+    first, *_, last = scores(output)
+    assert last < first - 0.2
 
 
 def commands(example: Path) -> list[str]:
