@@ -88,6 +88,7 @@ def pytorch_client(
         gradient=lambda message, context: _reproducibly(message, context, gradient),
         num_examples=lambda context: len(load_examples(context)[0]),
         evaluate=lambda message, context: app(message, context),
+        epochs=lambda context: training.LocalTraining.from_context(context).local_epochs,
     )
     app = ClientApp(mods=[mod, _reproducibly])
 

@@ -83,6 +83,9 @@ class SummaryMod:
         ``tags(context) -> dict``: what else the server is to know of the client for who chooses,
         such as ``{"site": context.node_config["site"]}``; at most 20, each a short text, a number,
         or True or False. Nothing else of the node config leaves the client.
+    epochs : callable, optional (default: None)
+        ``epochs(context) -> float``: how often the app goes through its training examples when it
+        trains. Told only to a strategy with simulated devices, whose clock it is for.
     noise : SketchNoise, optional (default: None)
         Clip each summary and add noise to it before it leaves.
     restore_state : bool (default: False)
@@ -110,6 +113,7 @@ class SummaryMod:
         restore_state: bool = False,
         evaluate: App | None = None,
         tags: Callable[[Context], Tags] | None = None,
+        epochs: Callable[[Context], float] | None = None,
     ) -> None:
         if isinstance(gradient, Message):
             raise TypeError(
@@ -121,6 +125,7 @@ class SummaryMod:
             "num_examples": num_examples,
             "evaluate": evaluate,
             "tags": tags,
+            "epochs": epochs,
         }
         for name, given in functions.items():
             if given is not None and not callable(given):
@@ -128,6 +133,7 @@ class SummaryMod:
         self._gradient = gradient
         self._num_examples = num_examples
         self._tags = tags
+        self._epochs = epochs
         self._noise = noise
         self._restore_state = restore_state
         self._evaluate = evaluate
@@ -145,7 +151,7 @@ class SummaryMod:
         phase = str(marker["phase"])
         if phase == protocol.INTRODUCE:
             drop_kept(context.state)  # a run may hold several strategies, each with a round 1
-            return self._introduce(message, context)
+            return self._introduce(message, context, bool(marker.get(protocol.EPOCHS)))
         if phase == SUMMARIZE:
             drop_kept(context.state)
             message.content, evaluation = part(message.content)
@@ -248,7 +254,7 @@ class SummaryMod:
         )
         return Message(content, reply_to=message)
 
-    def _introduce(self, message: Message, context: Context) -> Message:
+    def _introduce(self, message: Message, context: Context, clocked: bool) -> Message:
         answer = ConfigRecord({"key": client_key(context)})
         if self._evaluate is not None:
             answer[protocol.JOINT] = True
@@ -262,6 +268,9 @@ class SummaryMod:
             if self._tags is not None:
                 for name, value in check_tags(self._tags(context)).items():
                     answer[f"{protocol.TAG}{name}"] = value
+            asked = "epochs"
+            if clocked and self._epochs is not None:
+                answer[protocol.EPOCHS] = float(self._epochs(context))
         # An error reply would look like that of an app without the mod.
         except Exception as error:
             log(ERROR, "%s(context) failed.", asked, exc_info=error)

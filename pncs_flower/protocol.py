@@ -4,9 +4,10 @@ A message of the library is an ordinary training message with one more config re
 ``"phase"`` says what it is for:
 
 ``introduce``
-    Who are you? The client answers with its key, or with its `PROBLEM`; its app is not called. So
-    any other answer, an error too, means that the mod is not there, or that another one in front of
-    it has failed on the message.
+    Who are you? The client answers with its key, or with its `PROBLEM`; its app is not called. (To
+    a question with `EPOCHS`, for a simulated clock, it also says how often it goes through its
+    examples.) So any other answer, an error too, means that the mod is not there, or that another
+    one in front of it has failed on the message.
 ``summarize``
     Send a small summary of your gradient or of your local update (`SummaryRequest`): the array
     record `SUMMARY`, and `WHOLE` beside it where it is asked for. To a client whose introduction
@@ -33,8 +34,12 @@ LOST = "lost"  # entry of the marker with which a client says that it does not h
 JOINT = "joint"  # entry of the introduction: the client takes two messages in one
 TAG = "tag/"  # what entries of the introduction begin with that the client says for who chooses
 PROBLEM = "problem"  # entry of the marker: why a client cannot introduce itself
+EPOCHS = "epochs"  # entry of the introduction: how often a training goes through the examples
 LOSS = "loss"  # the mean loss over a client's examples
 NUM_EXAMPLES = "num-examples"  # in summaries and in metrics
+# A metric: how many examples a client has gone through, each as often as it has, for a simulated
+# clock; only where that is not what it has said to have, times its epochs.
+EXAMPLES_PROCESSED = "examples-processed"
 MAX_EXAMPLES = "pncs-max-examples"  # in an evaluation's config: how many examples are enough
 
 INTRODUCE: Literal["introduce"] = "introduce"

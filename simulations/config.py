@@ -50,6 +50,10 @@ _PATHS = {"strategy": ["module:Rule"]} | {k: [f"{each}NAME"] for k, each in _FAM
 _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
+_FILE, _FILES = "a file", (".csv", ".json")
+FLEETS = ("phones", "cross-silo", "uniform")
+"""The names of `pncs_flower.devices.PRESETS`."""
+
 _READ_BY: dict[str, dict[str, tuple[str, ...]]] = {
     "dataset": {
         "data-dir": (*(name for name, each in DATASETS.items() if each.files), HUB),
@@ -59,6 +63,7 @@ _READ_BY: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "partition": {"shards-per-client": ("shards",), "dirichlet-alpha": ("dirichlet",)},
+    "devices": dict.fromkeys(("deadline", "extra"), (*FLEETS, _FILE)),
     "model": dict.fromkeys(
         ("weights", "normalization", "resize", "trainable-layers", "features", "cache-dir"),
         ("vgg16", _TORCHVISION),
@@ -89,6 +94,8 @@ def _choose(key: str, value: str) -> str:
 
 def _kind(key: str, value: str) -> str:
     """Return what a name begins with that stands for many, or else the name."""
+    if key == "devices" and value.lower().endswith(_FILES):
+        return _FILE
     family = _FAMILIES.get(key)
     return family if family and value.startswith(family) else value
 
@@ -119,6 +126,15 @@ def _to_be_written(text: str) -> str:
     if "\0" in text:
         raise ValueError("must not have a zero character")
     return text
+
+
+def _fleet(value: str) -> str:
+    """Refuse what is neither a fleet's name nor the path of a file."""
+    if value in (*FLEETS, "none") or value.lower().endswith(_FILES):
+        return value
+    near = get_close_matches(value, FLEETS, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    raise ValueError(f"must be none, {', '.join(FLEETS)}, or a .csv or .json file{hint}")
 
 
 def _key(name: str) -> str:
@@ -174,6 +190,9 @@ class Config:
     trainable_layers: Text
     features: Annotated[str, _choice("features")]
     cache_dir: Text
+    devices: Annotated[Text, AfterValidator(_fleet)]
+    deadline: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    extra: AtLeastZero
     device: Annotated[str, _choice("device")]
     precision: Annotated[str, _choice("precision")]
     tensorboard: bool
@@ -219,6 +238,11 @@ class Config:
         """The data set, its folder, and how it is read if it is one of the hub."""
         columns = self.input_column, self.label_column, self.client_column
         return self.dataset, self.data_dir, Reading(*columns, self.image_size)
+
+    @property
+    def has_devices_file(self) -> bool:
+        """Whether the clients' devices are read from a file."""
+        return self.devices not in (*FLEETS, "none")
 
     @property
     def has_frozen_layers(self) -> bool:

@@ -7,6 +7,8 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, Literal
 
+from pncs_flower.devices import Device, Fleet, as_fleet
+
 from . import timeouts
 from .callback import OnRecord
 from .checks import (
@@ -101,6 +103,18 @@ class SelectionOptions:
         the answers are of no use (other clients take part, the base strategy changed its message,
         too few answered), a pre-round of its own is held. After two such rounds in a row, not
         counting those where clients came or went, it tries again 2, 4, ... and at most 16 later.
+    devices : str, Path, mapping or Fleet, optional (default: None)
+        Simulate what clients run on, and keep a clock: the name of a preset (``"phones"``,
+        ``"cross-silo"``, ``"uniform"``), the path of a ``.csv`` or ``.json`` file, a mapping of
+        clients' keys to `pncs_flower.devices.Device`, or a `pncs_flower.devices.Fleet`. The records
+        then say what each phase would have taken, and who is not there is neither asked nor
+        chosen. Nobody waits for simulated time.
+    deadline : float, optional (default: None)
+        Simulated seconds for which the server waits for the replies of an exchange (pre-round,
+        training, evaluation); what comes later is lost. None: it waits for all.
+    extra : int (default: 0)
+        Choose so many clients beyond ``num_selected``; the first ``num_selected`` whose updates
+        arrive, in simulated time, count.
     """
 
     queue_length: int = 0
@@ -124,6 +138,9 @@ class SelectionOptions:
     combine: str | Combination = "mean"
     verify_sketches: bool | None = None
     ride_along: bool = True
+    devices: "str | Path | Mapping[str, Device] | Fleet | None" = None
+    deadline: float | None = None
+    extra: int = 0
 
     @property
     def checkpoint_folder(self) -> Path | None:
@@ -166,6 +183,7 @@ class SelectionOptions:
                 f"queue_length is {self.queue_length} and rest_rounds is {self.rest_rounds}, but "
                 "both say how long a client rests: give one of them"
             )
+        self._check_devices()
         check_whole(seed=self.seed, **given(min_clients=self.min_clients))
         check_seconds(
             wait_timeout=self.wait_timeout,
@@ -192,6 +210,20 @@ class SelectionOptions:
             raise ValueError(
                 f"min_updates is {self.min_updates}, but num_selected is only {num_selected}"
             )
+
+    def _check_devices(self) -> None:
+        check_whole(least=0, extra=self.extra)
+        check_seconds(**given(deadline=self.deadline))
+        if self.devices is None and (self.deadline is not None or self.extra):
+            what = f"extra is {self.extra}"
+            if self.deadline is not None:
+                what = f"deadline is {self.deadline}"
+            raise ValueError(
+                f"{what}, but devices is None: it is about simulated time. Say what the clients "
+                'run on, devices="phones", or leave it out; for real time there is start(timeout=)'
+            )
+        if self.devices is not None:
+            as_fleet(self.devices)
 
 
 def takes_tags(eligible: Callable[..., bool] | None) -> bool:

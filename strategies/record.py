@@ -30,7 +30,8 @@ class RoundRecord:
     """One round: who was asked, who answered, who was chosen, and what it cost.
 
     Clients are named by their keys. Phases are ``"introduction"`` (clients seen for the first
-    time), ``"pre-round"``, ``"pre-round unused"`` (asked ahead in vain) and ``"training"``.
+    time), ``"pre-round"``, ``"pre-round unused"`` (asked ahead in vain), ``"training"`` and, with
+    simulated devices, ``"late"`` (bytes of replies that came too late to count).
 
     Attributes
     ----------
@@ -65,6 +66,17 @@ class RoundRecord:
     seconds : dict of str to float
         Of each phase, and of ``"waiting"`` (for clients to connect), ``"selection"``,
         ``"aggregation"`` and, as a part of that, ``"combination"``.
+    clock : float or None
+        With simulated devices (``devices``): the simulated seconds since the run began, when the
+        round began; else None, and the next two are empty.
+    simulated_seconds : dict of str to float
+        What each phase would have taken on the clients' devices: ``"waiting"`` (until enough
+        clients were there), ``"pre-round"``, ``"training"`` and ``"evaluation"``. Of summaries that
+        were asked for ahead, what they took longer than the evaluation that they came with.
+    timeline : dict of str to dict of str to list of float
+        For each client and phase in which it was asked for something, simulated seconds since the
+        run began: when it was asked, had the message, had computed, and when its reply was there.
+        Those of one that broke off end there.
     combined : dict
         What the combination made of the updates: how many were ``"stored"`` and their
         ``"stored-bytes"``; of the sketched mean also the ``"coefficients"`` of updates, by client
@@ -94,6 +106,9 @@ class RoundRecord:
     bytes_down: dict[str, int] = field(default_factory=dict)
     bytes_up: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    clock: float | None = None
+    simulated_seconds: dict[str, float] = field(default_factory=dict)
+    timeline: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     combined: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)

@@ -78,6 +78,10 @@ class Round:
         (`SummaryMod` of their app, ``tags=``). Nobody has checked that it is true.
     fit : SketchFit, optional (default: None)
         What the combination is to fit, where it fits sketches: for a rule that chooses for it.
+    seconds : mapping of str to float (default: empty)
+        In `observe`: how long the chosen took, from the message to the reply, in simulated seconds
+        with ``devices``, else as measured in a deployment; of one that was too late, how long it
+        was waited for. Empty in a simulation without devices.
     """
 
     number: int
@@ -93,6 +97,7 @@ class Round:
     chances: Mapping[str, float] = field(default_factory=dict)
     tags: Mapping[str, Tags] = field(default_factory=dict)
     fit: SketchFit | None = field(default=None, compare=False, repr=False)
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
     def generator(self, purpose: str) -> np.random.Generator:
         """Return a random generator that depends on seed, round and purpose alone."""

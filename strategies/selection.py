@@ -4,7 +4,7 @@
 Each phase is a file of `round/`, and an `OpenRound` goes through all of them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from logging import INFO
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ from .replies.updates import UpdateChecks
 from .resume.resumption import Resumption
 from .round import evaluation, training
 from .round.asking import Asking
+from .round.clock import Clock
 from .round.combining import Combiner
 from .round.open_round import OpenRound
 from .round.roster import Roster
@@ -82,6 +83,14 @@ class SelectionStrategy(Strategy):
         self._records = Records(self.options.history_path)
         self.history = self._records.all
         self._roster = Roster(self.options)
+        self._clock: Clock | None = None
+        if self.options.extra and rule.per_layer:
+            raise ValueError(
+                f"extra is {self.options.extra}, but the rule chooses for each layer, none of "
+                "which may miss: use extra=0, or per_layer=False"
+            )
+        if self.options.devices is not None:
+            self._clock = Clock(self.options, self._roster, rule.num_selected)
         weights = Weights(base)
         self._combiner = Combiner(self.options, rule, base, weights)
         self._selector = Selector(
@@ -90,6 +99,7 @@ class SelectionStrategy(Strategy):
             self.options.seed,
             weights,
             asks_resting=self._combiner.combination.asks_update,
+            extra=self.options.extra,
         )
         self._asking = Asking(self._selector, self._combiner.request, self.options)
         self._checks = UpdateChecks(base, self.options, self.history)
@@ -164,6 +174,8 @@ class SelectionStrategy(Strategy):
         round = self._opened(server_round, arrays, config, grid)
         self._combiner.check_model(round)
         meet_clients(round, self._roster, self.rule.num_selected)
+        if self._clock is not None:
+            self._clock.open(round)
         self._selector.open(round, self._roster)
         if round.pre_round is not None:
             first = round.plan.now.available[: self.rule.num_selected]
@@ -218,6 +230,7 @@ class SelectionStrategy(Strategy):
             timeout=self._timeout,
             model=Model(arrays, self.base),
             pre_round=self._asking.pre_round(record.round, arrays),
+            clock=self._clock,
         )
         return self._open
 
@@ -237,8 +250,11 @@ class SelectionStrategy(Strategy):
     ) -> Iterable[Message]:
         """Have the base strategy configure evaluation, on the clients of this round's roster."""
         round = self._current(server_round)
+        clients: Mapping[str, int] | None = round.clients
+        if self._clock is not None:
+            clients = self._clock.look_ahead(round)
         evaluation.configure(round, arrays, config)
-        return self._asking.ask_ahead(round, arrays, self._roster)
+        return self._asking.ask_ahead(round, arrays, self._roster, clients)
 
     @heard
     def aggregate_evaluate(
@@ -308,6 +324,7 @@ class SelectionStrategy(Strategy):
             **self._selector.state(),
             "excluded": dict(self._roster.excluded),
             "asked-ahead": self._asking.state(),
+            "clock": None if self._clock is None else self._clock.state(),
             "combination": self._combiner.state(),
             "layout": self._checks.metrics.layout,
             "layout-evaluation": self._evaluations.layout,
@@ -318,6 +335,8 @@ class SelectionStrategy(Strategy):
         self._selector.restore(state)
         self._roster.excluded = dict(state["excluded"])
         self._asking.restore(state["asked-ahead"])
+        if self._clock is not None:
+            self._clock.restore(state["clock"])
         self._combiner.restore(state["combination"])
         self._checks.metrics.layout = tuple(state["layout"])
         self._evaluations.layout = tuple(state["layout-evaluation"])

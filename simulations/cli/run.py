@@ -176,6 +176,11 @@ def run(
             config.data_dir or usual.usual_folder.is_absolute()
         ):  # Ray's workers are elsewhere
             config = replace(config, data_dir=str(usual.usual_folder.resolve()))
+        if config.has_devices_file:  # the same; and a bad line is told before anything starts
+            config = replace(config, devices=str(Path(config.devices).expanduser().resolve()))
+            from pncs_flower.devices import as_fleet  # NumPy takes a moment, and --help needs none
+
+            as_fleet(config.devices)
         if engine is Engine.IN_PROCESS and (gpus_per_client or logical_gpus):
             raise ValueError(
                 "gpus-per-client and logical-gpus share out GPUs among Ray's workers: leave them "

@@ -1,5 +1,6 @@
 """For a person: a line per round and a table, made from what a run left on disk."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ def round_line(row: Mapping[str, Any], num_rounds: int) -> str:
     if (left := _left_over(row)) is not None:
         parts.append(f"left over {left:.0%}")
     parts.append(f"{sum(row['seconds'].values()):.2f} s")
+    if (simulated := _simulated(row)) is not None:
+        parts.append(f"simulated {simulated:.1f} s")
     lines = ["  ".join(parts)]
     lines += [f"  not used: client {key}: {why}" for key, why in row["rejected"].items()]
     lines += [f"  note: {note}" for note in row["notes"]]
@@ -44,6 +47,8 @@ def final_table(path: Path) -> Table:
     rows, summary = read_rounds(path), read_summary(path)
     early = ", stopped early" if stopped_after(rows) else ""
     name = score_name(rows[-1])
+    simulated = summary.get("simulated-seconds")
+    on_devices = "" if simulated is None else f", {simulated:.1f} s of simulated time"
     table = Table(
         title=f"{SCORES[name].capitalize()} {_number(summary[f'initial-{name}'], '.3f')} before "
         f"training, {_number(summary[f'final-{name}'], '.3f')} after "
@@ -51,16 +56,18 @@ def final_table(path: Path) -> Table:
         f"(best {_number(summary[f'best-{name}'], '.3f')})",
         caption="\n".join(
             [
-                f"{summary['seconds']:.1f} s; clients sent {decimal(summary['bytes-up'])} "
-                f"and received {decimal(summary['bytes-down'])}",
+                f"{summary['seconds']:.1f} s{on_devices}; clients sent "
+                f"{decimal(summary['bytes-up'])} and received {decimal(summary['bytes-down'])}",
                 *served_lines(summary),
             ]
         ),
     )
     fitted = any(_left_over(row) is not None for row in rows)
     measure = "left over" if fitted else "similarity"
-    score = SCORES[name]
-    for heading in ("round", score, "loss", "chosen", "cooling down", measure, "seconds"):
+    headings = ["round", SCORES[name], "loss", "chosen", "cooling down", measure, "seconds"]
+    if on_devices:
+        headings.append("simulated")
+    for heading in headings:
         names = heading in ("chosen", "cooling down")
         table.add_column(heading, justify="left" if names else "right")
     for row in rows[-_MAX_ROWS:]:
@@ -72,6 +79,7 @@ def final_table(path: Path) -> Table:
             first_of(row["cooling"], _SHOWN),
             _number(_left_over(row), ".0%") if fitted else _number(row["mean_similarity"], "+.3f"),
             f"{sum(row['seconds'].values()):.2f}",
+            *([_number(_simulated(row), ".1f")] if on_devices else []),
         )
     return table
 
@@ -105,6 +113,13 @@ def _left_over(row: Mapping[str, Any]) -> float | None:
     """Return the part of the mean of all that a round has not applied, where it is fitted."""
     left: float | None = row.get("combined", {}).get("residual")
     return left
+
+
+def _simulated(row: Mapping[str, Any]) -> float | None:
+    """Return what a round would have taken on the clients' devices, where these are simulated."""
+    if row.get("clock") is None:
+        return None
+    return math.fsum(row["simulated_seconds"].values())
 
 
 def _number(value: float | None, form: str) -> str:

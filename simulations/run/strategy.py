@@ -33,6 +33,9 @@ def build_strategy(
     if folder is not None:
         options["history_path"] = folder / ROUNDS
         options["checkpoint"] = folder / CHECKPOINT if config.checkpoint else None
+    if config.devices != "none":
+        options["devices"], options["extra"] = config.devices, config.extra
+        options["deadline"] = config.deadline or None
     if config.combine:
         options["combine"] = config.combine
     if config.queue_length >= 0:

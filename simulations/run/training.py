@@ -141,6 +141,13 @@ def _finite(scores: Mapping[str, float]) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in scores.items()}
 
 
+def simulated_seconds(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return what rounds would have taken on the clients' devices; None where these are not."""
+    if not rows or rows[-1].get("clock") is None:
+        return None
+    return math.fsum(second for row in rows for second in row["simulated_seconds"].values())
+
+
 def _summary(
     rows: list[dict[str, Any]], first: Mapping[str, Any], server_device: str, inputs: Inputs
 ) -> dict[str, Any]:
@@ -156,6 +163,7 @@ def _summary(
         f"best-{name}": max(scores),
         f"mean-{name}-of-last-5-rounds": sum(scores[-LAST:]) / len(scores[-LAST:]),
         "seconds": rows[-1]["elapsed"],
+        "simulated-seconds": simulated_seconds(rows),
         "bytes-down": sum(sum(row["bytes_down"].values()) for row in rows),
         "bytes-up": sum(sum(row["bytes_up"].values()) for row in rows),
         "times-chosen": _times(rows, "chosen"),

@@ -67,12 +67,14 @@ class PollingGrid(GridWrapper):
     def __init__(self, grid: Grid, simulated: bool = False) -> None:
         super().__init__(grid)
         self.simulated = simulated
+        self.arrived: dict[str, float] = {}  # when replies came of the last exchange, or the open
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Push messages, and pull their replies until all are there or the time is up."""
         start = time.monotonic()
+        self.arrived.clear()
         under_way = OpenMessages(self, messages)
         replies: list[Message] = []
         while True:
@@ -139,6 +141,8 @@ class OpenMessages:
         for reply in found:
             self._waiting.pop(reply.metadata.reply_to_message_id, None)
         now = time.monotonic()
+        for reply in found:
+            self._grid.arrived[reply.metadata.reply_to_message_id] = now
         if found:
             self._last = self._grown = now
         elif now - self._grown > timeouts.IDLE:

@@ -56,8 +56,8 @@ class LegacySelection(Strategy):
         Names of the model's arrays, which the older interface does not know, such as those of a
         PyTorch state dict. Arrays that share a name up to the last dot are one layer.
     **options
-        Those of the selection strategy, except ``checkpoint`` and ``ride_along``, for which the
-        older loop of rounds has no place.
+        Those of the selection strategy, except ``checkpoint``, ``ride_along`` and ``devices`` (with
+        ``deadline`` and ``extra``), for which the older loop of rounds has no place.
 
     Raises
     ------
@@ -82,7 +82,8 @@ class LegacySelection(Strategy):
         array_names: Sequence[str] | None = None,
         **options: Any,
     ) -> None:
-        for name in options.keys() & {"checkpoint", "ride_along"}:
+        without = ("checkpoint", "deadline", "devices", "extra", "ride_along")
+        for name in [name for name in without if name in options]:
             raise TypeError(
                 f"{name} is not for an older server, whose loop of rounds has no place for it: "
                 "leave it out, or move the app to flwr.serverapp.strategy"

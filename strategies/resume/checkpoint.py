@@ -19,7 +19,7 @@ from pncs_flower.files import PARTIAL, held, naming, write_whole
 
 from ..kept_arrays import FOLDER, KeptArray
 
-_FORMAT = "pncs-checkpoint 10"
+_FORMAT = "pncs-checkpoint 11"
 _MANIFEST = "manifest"
 
 

@@ -12,6 +12,8 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.common import log
 from flwr.serverapp.strategy import Strategy
 
+from pncs_flower.devices import as_fleet
+
 from ..base_strategy import unwrap
 from ..options import SelectionOptions
 from ..record import RoundRecord
@@ -70,6 +72,8 @@ def settings_of(
         **{name: value for name, value in options.items() if name not in MAY_DIFFER},
         "combine": _ADDRESS.sub("", str(strategy.options.combine)),
     }
+    if strategy.options.devices is not None:
+        found["devices"] = _ADDRESS.sub("", str(as_fleet(strategy.options.devices)))
     for name, config in configs.items():
         found |= {f"{name}[{key!r}]": value for key, value in config.items()}
     for name, array in arrays.items():

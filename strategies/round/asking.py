@@ -12,6 +12,7 @@ own is held.
 
 from collections.abc import Collection, Iterable, Mapping
 from copy import copy
+from functools import partial
 from logging import INFO
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
@@ -72,30 +73,53 @@ class Asking:
         candidates, record = round.nodes(round.plan.candidates), round.record
         ahead, self._ahead = self._ahead, None
         record.pre_round = "own" if not self._lost else f"own: {_LOST}"
+        if self._lost and round.clock is not None and round.clock.remembers:
+            # In simulated time these have been asked already: whatever came of it holds.
+            ahead = round.pre_round
+            self._hold(round, template, candidates)
         self._lost = False
         if ahead is not None:
             misfit = self._misfit(ahead, round, candidates, template)
             if misfit is None:
-                self._misfits, record.pre_round, record.seconds["pre-round"] = 0, "ahead", 0.0
+                self._misfits = 0
+                if ahead is not round.pre_round:
+                    record.pre_round, record.seconds["pre-round"] = "ahead", 0.0
                 round.pre_round = ahead
             else:
                 self._note_misfit(ahead, misfit, record)
+                if round.clock is not None:
+                    round.clock.misfit(record)
+                if ahead is round.pre_round:
+                    round.pre_round = self.pre_round(round.number, round.arrays)
         if round.pre_round is not ahead:
-            with round.timed("pre-round"):
-                round.pre_round.hold(round.grid, template, candidates, round.plan.resting)
+            self._hold(round, template, candidates)
+        assert round.pre_round is not None
         round.pre_round.note(record)
         self._sent = template, round.arrays
 
-    def ask_ahead(self, round: OpenRound, arrays: ArrayRecord, roster: Roster) -> list[Message]:
+    def _hold(self, round: OpenRound, template: Message, candidates: dict[str, int]) -> None:
+        own, clock = round.pre_round, round.clock
+        assert own is not None
+        timed = iter if clock is None else partial(clock.end_pre_round, round, own)
+        with round.timed("pre-round"):
+            own.hold(round.grid, template, candidates, round.plan.resting, timed)
+
+    def ask_ahead(
+        self,
+        round: OpenRound,
+        arrays: ArrayRecord,
+        roster: Roster,
+        clients: Mapping[str, int] | None,
+    ) -> list[Message]:
         """Return the messages of an evaluation, and requests for summaries of the next round."""
-        # If that will come and can be guessed.
+        # If that will come and can be guessed, and it is known who takes part.
         number = round.number + 1
         may_ask = self._next_try <= number <= self.last_round and self._options.ride_along
-        if self._sent is None or not may_ask:
+        if self._sent is None or not may_ask or clients is None:
             return round.evaluating
         ahead = self.pre_round(number, arrays)
-        plan = self._selector.plan(number, list(round.clients))
-        candidates = round.nodes(plan.candidates)
+        plan = self._selector.plan(number, list(clients))
+        candidates = {client: clients[client] for client in plan.candidates}
         template, before = self._sent
         content = _guess_next_content(template.content, before, arrays)
         if ahead is None or not candidates or content is None:
@@ -110,18 +134,23 @@ class Asking:
         joint = set(map(id, round.evaluating))
         return [*round.evaluating, *(m for m in ahead.messages if id(m) not in joint)]
 
-    def state(self) -> bool:
-        """Return whether summaries have been asked for ahead."""
-        return self._ahead is not None
+    def state(self) -> dict[str, int]:
+        """Return whether summaries have been asked for ahead, and how often in vain."""
+        lost = int(self._ahead is not None)
+        return {"lost": lost, "misfits": self._misfits, "next-try": self._next_try}
 
-    def restore(self, state: bool) -> None:
+    def restore(self, state: Mapping[str, int]) -> None:
         """Take up what `state` returned."""
-        self._lost = state
+        self._lost = bool(state["lost"])
+        self._misfits, self._next_try = state["misfits"], state["next-try"]
 
     def take_answers(self, round: OpenRound, replies: Iterable[Message]) -> list[Message]:
         """Take the answers out of the replies to an evaluation, and return the others."""
+        replies = list(replies)
+        if round.clock is not None:
+            replies = round.clock.end_evaluation(round, replies, self._ahead)
         if self._ahead is None:
-            return list(replies)
+            return replies
         own = {message.metadata.message_id for message in self._ahead.messages}
         evaluating = {message.metadata.message_id for message in round.evaluating}
         answers, mine, others = list[Message](), list[Message](), list[Message]()

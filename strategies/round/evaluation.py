@@ -19,8 +19,13 @@ _NAMED = 3  # clients in a note
 
 def configure(round: OpenRound, arrays: ArrayRecord, config: ConfigRecord) -> None:
     """Make the messages; none if too few clients take part, as the base would wait for more."""
-    if len(round.clients) >= least_evaluating(round.base):
-        view = GridView(round.grid, round.clients.values())
+    clients, least = round.clients, least_evaluating(round.base)
+    if round.clock is not None:
+        clients, least = round.clock.still_there(clients), max(least, round.clock.num_selected)
+        if len(clients) < least:
+            round.record.notes.append("too few clients are there for an evaluation: there is none")
+    if len(clients) >= least:
+        view = GridView(round.grid, clients.values())
         with named_base("configure_evaluate", round.base, round.number):
             messages = round.base.configure_evaluate(round.number, arrays, config, view)
             round.evaluating = list(messages)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
@@ -15,6 +16,9 @@ from ..record import RoundRecord
 from ..replies.model import Model
 from ..rule import Metrics, Round, Summary
 from .pre_round import PreRound
+
+if TYPE_CHECKING:
+    from .clock import Clock
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,10 @@ class OpenRound:
     timeout: float | None  # for replies, if it is known: a wrapper's loop has its own
     model: Model
     pre_round: PreRound | None  # what is asked for; None if nobody is asked
-    # Met: node ids by key, in the order of keys.
+    clock: "Clock | None" = None  # of simulated devices
+    # Met: node ids by key, in the order of keys; with simulated devices, those of them that are
+    # there.
+    met: dict[str, int] = field(default_factory=dict)
     clients: dict[str, int] = field(default_factory=dict)
     # The base strategy's training messages, made once a round.
     configured: list[Message] = field(default_factory=list)
@@ -69,6 +76,9 @@ class OpenRound:
     sent: dict[str, Message] = field(default_factory=dict)
     whole: dict[str, Message] = field(default_factory=dict)
     sent_at: float = 0.0
+    # How many seconds the chosen took, as far as that is known: simulated, or measured.
+    took: Mapping[str, float] = field(default_factory=dict)
+    surplus: Collection[str] = ()  # of the chosen, those whom enough others came before
     # What came of the training: clients whose update was as it should be, the numbers that came
     # with those that are in the new model, and clients whose sketch is not that of their update.
     trained: bool = False

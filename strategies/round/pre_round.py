@@ -2,7 +2,7 @@
 
 import math
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from logging import INFO
 
@@ -123,12 +123,13 @@ class PreRound:
         template: Message,
         candidates: dict[str, int],
         resting: Collection[str] = (),
+        timed: Callable[[Iterable[Message]], Iterable[Message]] = iter,
     ) -> None:
-        """Ask the candidates, wait for their answers, and take them."""
+        """Ask the candidates, wait for their answers, and take those that `timed` lets through."""
         seconds = self.options.summary_timeout
         messages = self.ask(template, candidates, resting)
         received = grid.send_and_receive(messages, timeout=seconds)
-        self.read(received, f"no reply within {seconds:g} s")
+        self.read(timed(received), f"no reply within {seconds:g} s")
 
     def read(self, received: Iterable[Message], missing: str) -> None:
         """Take the summaries that can be used of those that came."""

@@ -1,5 +1,6 @@
 """Who takes part: each node is asked who it is, and what it says is checked and remembered."""
 
+import math
 import time
 import unicodedata
 from collections import Counter
@@ -11,6 +12,7 @@ from flwr.serverapp import Grid
 
 from pncs_flower.plain_text import in_one_line
 from pncs_flower.protocol import (
+    EPOCHS,
     INTRODUCE,
     JOINT,
     MARKER,
@@ -35,6 +37,7 @@ _NO_MOD = (
 )
 _LONGEST_KEY = 200
 _MOST_CLIENTS = 1_000_000
+_MOST_EPOCHS = 1e6
 _LONGEST_PROBLEM = 600
 
 
@@ -51,6 +54,7 @@ class _Introduction:
     num_examples: int | None  # 0: it has none
     tags: Tags
     joint: bool  # whether it takes an evaluation and a request for a summary in one message
+    epochs: float | None = None  # how often a training goes through its examples
 
 
 def _read(content: RecordDict, max_weight: float) -> _Introduction:
@@ -73,6 +77,7 @@ def _read(content: RecordDict, max_weight: float) -> _Introduction:
         _whole(answer, NUM_EXAMPLES, max_weight),
         check_tags({n.removeprefix(TAG): v for n, v in answer.items() if n.startswith(TAG)}),
         answer.get(JOINT) is True,
+        _epochs(answer.get(EPOCHS)),
     )
 
 
@@ -84,6 +89,13 @@ def _whole(answer: ConfigRecord, name: str, most: float) -> int | None:
     return max(0, value)
 
 
+def _epochs(value: object) -> float | None:
+    """Return a number of epochs; None for anything else."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if math.isfinite(value) and 0 < value <= _MOST_EPOCHS else None
+
+
 class Introductions:
     """Asks nodes who they are, and hands over the answers as they come."""
 
@@ -91,8 +103,10 @@ class Introductions:
     # given all at once, and what it does not answer then is a failure: it may do more than its
     # parts.
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Grid, clocked: bool = False) -> None:
         self._grid = grid
+        self._question: dict[str, str | bool] = {"phase": INTRODUCE}
+        self._question |= {EPOCHS: True} if clocked else {}
         self._open = OpenMessages(grid) if isinstance(grid, PollingGrid) else None
         self._sent: dict[int, Message] = {}
         self._found: list[Message] = []
@@ -113,7 +127,7 @@ class Introductions:
 
     def ask(self, node_ids: Sequence[int], seconds: float, message_type: str) -> None:
         """Ask nodes who they are; their answers count for so many seconds."""
-        content = RecordDict({MARKER: ConfigRecord({"phase": INTRODUCE})})
+        content = RecordDict({MARKER: ConfigRecord({**self._question})})
         messages = [Message(content, n, message_type, ttl=seconds) for n in node_ids]
         self.bytes_down += sum(content_bytes(message.content) for message in messages)
         self._sent |= {message.metadata.dst_node_id: message for message in messages}

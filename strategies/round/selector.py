@@ -107,8 +107,10 @@ class Selector:
         weights: Weights | None = None,
         *,
         asks_resting: bool = False,
+        extra: int = 0,
     ) -> None:
         self.rule = rule
+        self._extra = extra  # chosen beyond what the rule selects, for the first to arrive count
         self._asks_resting = asks_resting
         self._weights = weights or Weights()
         self._seed = seed
@@ -123,7 +125,7 @@ class Selector:
 
     def open(self, round: OpenRound, roster: Roster) -> None:
         """Plan a round for the clients on the roster."""
-        self._tell_what_has_no_effect(round.number, len(round.clients) + len(roster.excluded))
+        self._tell_what_has_no_effect(round.number, len(round.met) + len(roster.excluded))
         if self._tags != (tags := roster.tags()):
             self._tags, self._planned = tags, None
         sizes = roster.sizes()
@@ -141,11 +143,15 @@ class Selector:
         record, memory = round.record, self._memory
         if not record.chosen:
             return
-        self.observe(round.plan, record.chosen, round.used)
-        memory.doubted = sorted({*memory.doubted, *round.sent}.difference(round.sound))
+        plan = round.plan
+        if round.took:
+            plan = replace(plan, now=replace(plan.now, seconds=round.took))
+        self.observe(plan, record.chosen, round.used)
+        tried = set(round.sent).difference(round.surplus)  # who came after enough is not at fault
+        memory.doubted = sorted({*memory.doubted, *tried}.difference(round.sound))
         self._backoff.end_round(
             round.number,
-            {"pre-round": round.plan.candidates, "training": round.sent},
+            {"pre-round": round.plan.candidates, "training": [c for c in round.sent if c in tried]},
             {"pre-round": record.answered, "training": round.sound},
             empty=not record.delivered or not round.sound,
         )
@@ -206,7 +212,7 @@ class Selector:
         now = Round(
             number=number,
             seed=self._seed,
-            num_selected=self.rule.num_selected,
+            num_selected=self.rule.num_selected + self._extra,
             available=tuple(available),
             last_rounds={client: turns[client] for client in available},
             num_examples=num_examples,

@@ -72,14 +72,17 @@ def send(round: OpenRound, templates: list[Message]) -> list[Message]:
 def receive(round: OpenRound, replies: Iterable[Message]) -> list[Message]:
     """Return all replies, also of clients that had lost their update and are asked again."""
     # Only a client that was told to send the update it kept can have lost it.
-    received = list(replies)
-    if isinstance(round.grid, PollingGrid):  # a wrapper around the strategy has its own loop
-        round.grid.check_workers(received)
+    received, grid = list(replies), round.grid
+    arrived: dict[str, float] = {}
+    if isinstance(grid, PollingGrid):  # a wrapper around the strategy has its own loop
+        grid.check_workers(received)
+        arrived |= {} if grid.simulated else grid.arrived
     lost = {
         reply.metadata.reply_to_message_id
         for reply in received
         if reply.has_content() and _has_lost(reply.content)
     }
+    first = dict(round.sent)
     again = {
         client: round.whole[client]
         for client, message in round.sent.items()
@@ -94,8 +97,17 @@ def receive(round: OpenRound, replies: Iterable[Message]) -> list[Message]:
         _note_sent(round, again.values(), left)
         round.record.notes.append(f"{', '.join(again)} had lost the update and trained again")
         timeout = timeouts.TRAINING if left is None else left
-        received += round.grid.send_and_receive(list(again.values()), timeout=timeout)
+        received += grid.send_and_receive(list(again.values()), timeout=timeout)
     round.record.seconds["training"] = time.monotonic() - round.sent_at
+    if round.clock is not None:
+        return round.clock.end_training(round, [*first.items(), *again.items()], received)
+    if isinstance(grid, PollingGrid) and not grid.simulated:
+        arrived |= grid.arrived if again else {}
+    round.took = {
+        client: arrived[message.metadata.message_id] - round.sent_at
+        for client, message in round.sent.items()
+        if message.metadata.message_id in arrived
+    }
     return received
 
 

@@ -31,7 +31,7 @@ def meet_clients(round: OpenRound, roster: Roster, num_selected: int) -> None:
     # Too few for the latter are an error in the first round; later, clients may have left.
     least, find_type = least_evaluating(round.base), partial(training.find_message_type, round)
     waiting = Waiting(roster, round.grid, round.record, num_selected, least, find_type)
-    round.clients = waiting.clients()
+    round.clients = round.met = waiting.clients()
     number = len(round.clients)
     if number < least and round.number == 1:
         raise TooFewClientsError(
@@ -60,7 +60,7 @@ class Waiting:
         self._start = self._told = time.monotonic()
         # All nodes of a simulation are there from the start.
         self._simulated = bool(getattr(self.grid, "simulated", False))
-        self._asking = Introductions(self.grid)
+        self._asking = Introductions(self.grid, self.roster.options.devices is not None)
         self._online: set[int] = set()
         self._present: dict[str, int] | None = None  # at this look, once it was asked for
         self._tried: dict[int, float] = {}  # when nodes last answered

@@ -91,10 +91,11 @@ class OortRule(SelectionRule):
             for client, size in zip(losses, sizes(list(losses), now, delivered), strict=True)
         }
         after = {**state, "utilities": {**state["utilities"], **fresh}}
-        if self.duration_key is None:
-            return after
-        known = bool(state["seconds"])
-        seconds = reported(delivered, self.duration_key, "duration_key", now, known)
+        known, seconds = bool(state["seconds"]), now.seconds
+        if self.duration_key is not None:
+            seconds = reported(delivered, self.duration_key, "duration_key", now, known)
+        elif not known and not seconds:
+            return after  # a simulation without devices has no durations
         gains = [*state["gains"], sum(fresh.values())][-2 * _PACE :]
         if now.number % _PACE == 0 and sum(gains[:-_PACE]) > sum(gains[-_PACE:]):
             after["preferred"] = state["preferred"] + self.pacer_step
@@ -115,6 +116,11 @@ class Oort(RuleStrategy):
     One departure: the authors draw clients that were never chosen by size and known speed; here
     they are drawn uniformly, since nothing tells how fast a client is before it has trained.
 
+    How long a client took, from the message to its update, is simulated with ``devices``, of one
+    that was too late as long as it was waited for. In a deployment it is measured: how it chooses
+    then depends on real time. A simulation without devices has no durations, and speed plays no
+    part: penalty, pacer_step and T are without effect.
+
     Parameters
     ----------
     explored_share : float (default: 0.9)
@@ -131,8 +137,8 @@ class Oort(RuleStrategy):
         The metric with which clients report the root mean square of their losses, or else the mean,
         which is at most that, as the reference PyTorch client does; ``train_loss`` is taken too.
     duration_key : str, optional (default: None)
-        The metric with which clients report how many seconds they trained, which the server cannot
-        measure. If None, speed plays no part: penalty, pacer_step and T are without effect.
+        The metric with which clients report how many seconds they took. If None, it is what the
+        server knows of it.
     """
 
     rule_type = OortRule

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -57,11 +58,25 @@ def test_clients_so_slow_that_nothing_is_left_of_them_are_no_obstacle() -> None:
     assert sorted(rule.select(state, now, {}).clients) == ["0", "1"]
 
 
-def test_speed_plays_no_part_without_a_metric_for_it() -> None:
+def test_speed_plays_no_part_where_nothing_tells_of_it() -> None:
     rule = OortRule(duration_key=None)
     now = make_round(1, "01", 2)
     state = rule.observe(rule.initial_state(), now, {"1": metrics(1.0, 1.0, seconds=1e6)})
-    assert state["seconds"] == {}
+    assert (state["seconds"], state["gains"]) == ({}, [])
+
+
+def test_durations_are_those_that_the_server_knows_unless_a_metric_is_named() -> None:
+    now = replace(make_round(1, "01", 2), seconds={"0": 3.0, "1": 60.0})
+    delivered = {"0": metrics(1.0, 2.0, seconds=7.0)}  # client 1 was too late
+    state = OortRule().observe(OortRule().initial_state(), now, delivered)
+    assert state["seconds"] == {"0": 3.0, "1": 60.0}
+    assert state["gains"] == [2.0]
+    named = OortRule(duration_key="seconds")
+    assert named.observe(named.initial_state(), now, delivered)["seconds"] == {"0": 7.0}
+    # A round of which nothing is known leaves the durations as they are, and counts for the pacer.
+    after = OortRule().observe(state, make_round(2, "01", 2), {})
+    assert after["seconds"] == state["seconds"]
+    assert after["gains"] == [2.0, 0]
 
 
 def test_missing_duration_is_an_error_that_names_the_option() -> None:

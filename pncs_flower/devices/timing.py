@@ -1,0 +1,103 @@
+"""What an exchange of messages takes on the clients' devices, and whose replies come in time."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pncs_flower.randomness import generator
+
+from .device import Device, Span
+
+
+@dataclass(frozen=True)
+class Task:
+    """One message to a client, what it makes the client do, and its reply.
+
+    Attributes
+    ----------
+    client : str
+        Its key.
+    bytes_down, bytes_up : int
+        Of the message and of its reply.
+    examples : float
+        Examples that the client goes through in between, as training counts them.
+    names : tuple of int or str
+        What it depends on, with the seed and the client, whether the device breaks off.
+    """
+
+    client: str
+    bytes_down: int
+    examples: float
+    bytes_up: int
+    names: tuple[int | str, ...] = ()
+
+
+class Outcome(NamedTuple):
+    """What came of a task.
+
+    Attributes
+    ----------
+    span : Span
+        When it was done; as far as the device came, if it broke off.
+    problem : str
+        Why the reply does not count; empty if it does.
+    late : bool
+        Whether it was sent all the same, but too late.
+    """
+
+    span: Span
+    problem: str = ""
+    late: bool = False
+
+
+def time_tasks(
+    tasks: Iterable[Task],
+    device_of: Callable[[str], Device],
+    seed: int,
+    start: float,
+    deadline: float | None = None,
+) -> list[Outcome]:
+    """Return what comes of tasks that are all sent at one time, in their order.
+
+    A client does its own one after the other. A device that goes, or breaks off, does none of the
+    later ones. Who is not done ``deadline`` seconds after the start is late.
+    """
+    free: dict[str, float] = {}  # when each client is done with what it was asked before
+    stopped: dict[str, str] = {}
+    outcomes: list[Outcome] = []
+    for task in tasks:
+        device, client = device_of(task.client), task.client
+        whole = device.span(free.get(client, start), task.bytes_down, task.examples, task.bytes_up)
+        end, problem = whole.sent, stopped.get(client, "")
+        if problem:
+            end = whole.asked
+        elif (leaves := device.availability.leaves(whole.asked)) < end:
+            end, problem = leaves, _after("its device was gone", leaves - start)
+        if device.dropout and not problem:
+            rng = generator(seed, "dropout", *task.names, client)
+            if rng.random() < device.dropout:
+                end = whole.asked + float(rng.random()) * (whole.sent - whole.asked)
+                problem = _after("its device broke off", end - start)
+        free[client], late = end, False
+        if problem:
+            stopped[client] = problem
+        elif deadline is not None and end - start > deadline:
+            late, problem = (
+                True,
+                (
+                    f"its reply would have come after {end - start:.3f} s of simulated time, later "
+                    f"than the deadline of {deadline:g} s"
+                ),
+            )
+        outcomes.append(Outcome(whole.cut(end), problem, late))
+    return outcomes
+
+
+def waited(outcomes: Iterable[Outcome], start: float, deadline: float | None = None) -> float:
+    """Return for how many seconds a server waits for replies: until all are there or lost."""
+    longest = max((outcome.span.sent - start for outcome in outcomes), default=0.0)
+    return longest if deadline is None else min(longest, deadline)
+
+
+def _after(what: str, seconds: float) -> str:
+    return f"{what} after {seconds:.3f} s of simulated time"
