@@ -55,7 +55,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	rm -rf $(TREE) && mkdir -p $(TREE)/pncs_flower
 	ln -s $(CURDIR)/pncs_flower/*.py $(CURDIR)/pncs_flower/py.typed \
-	    $(CURDIR)/pncs_flower/messages $(CURDIR)/pncs_flower/sketches \
+	    $(CURDIR)/pncs_flower/devices $(CURDIR)/pncs_flower/messages $(CURDIR)/pncs_flower/sketches \
 	    $(CURDIR)/pncs_flower/subset $(CURDIR)/strategies \
 	    $(CURDIR)/clients $(CURDIR)/simulations $(TREE)/pncs_flower/
 	cd $(TREE) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml \
