@@ -4,7 +4,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
@@ -16,9 +16,6 @@ from ..record import RoundRecord
 from ..replies.model import Model
 from ..rule import Metrics, Round, Summary
 from .pre_round import PreRound
-
-if TYPE_CHECKING:
-    from .clock import Clock
 
 
 @dataclass(frozen=True)
@@ -48,6 +45,37 @@ class Plan:
             )
 
 
+class RoundClock(Protocol):
+    """What the phases of a round want of a simulated clock; see `Clock`."""
+
+    num_selected: int
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it is settled what came of the pre-round, which was asked ahead."""
+
+    def misfit(self, record: RoundRecord) -> None:
+        """Take note that what was asked for ahead is of no use."""
+
+    def still_there(self, clients: Mapping[str, int]) -> dict[str, int]:
+        """Return those of a round's clients that have not gone since."""
+
+    def end_pre_round(
+        self, round: "OpenRound", asked: PreRound, received: Iterable[Message]
+    ) -> list[Message]:
+        """Time a pre-round, and return its answers, the lost ones as errors."""
+
+    def end_training(
+        self, round: "OpenRound", sent: Iterable[tuple[str, Message]], received: list[Message]
+    ) -> list[Message]:
+        """Time the training, and return the replies, those as errors that did not count."""
+
+    def end_evaluation(
+        self, round: "OpenRound", received: list[Message], ahead: PreRound | None
+    ) -> list[Message]:
+        """Time an evaluation, and the request for summaries with it."""
+
+
 @dataclass
 class OpenRound:
     """One round, from the call that opens it to the evaluation of its model."""
@@ -62,7 +90,7 @@ class OpenRound:
     timeout: float | None  # for replies, if it is known: a wrapper's loop has its own
     model: Model
     pre_round: PreRound | None  # what is asked for; None if nobody is asked
-    clock: "Clock | None" = None  # of simulated devices
+    clock: "RoundClock | None" = None  # of simulated devices
     # Met: node ids by key, in the order of keys; with simulated devices, those of them that are
     # there.
     met: dict[str, int] = field(default_factory=dict)
