@@ -17,9 +17,13 @@ from pncs_flower.simulations.run.training import train
 
 ROUNDS, CLIENTS = 5, 8
 # What each rule asks of a client: nothing, a number, a loss, a gradient or a sketch of the update.
-SETTINGS: dict[str, dict[str, str | int]] = {
+SETTINGS: dict[str, dict[str, str | int | float]] = {
     "pncs": {"rule.sketch": "coordinates:50@float16"},
-    "gradient-memory": {"rule.sketch": "count:32", "rule.candidates": 5},
+    "gradient-memory": {
+        "rule.sketch": "count:32",
+        "rule.candidates": 5,
+        "devices": "cross-silo",
+    },
     "uniform": {},
     "proportional": {},
     "round-robin": {},
@@ -27,7 +31,7 @@ SETTINGS: dict[str, dict[str, str | int]] = {
     "power-of-choice": {"rule.variant": "cpow-d"},
     "fedcor": {},
     "divfl": {"rule.summary": "gradient"},
-    "oort": {},
+    "oort": {"devices": "phones", "extra": 1, "deadline": 20.0},
     "gradient-norm": {},
     "sketched-mean": {"rule.candidates": 5},
 }
@@ -38,7 +42,9 @@ pytestmark = pytest.mark.ray
 def result(folder: Path) -> tuple[list[Any], dict[str, bytes]]:
     """Return what must not depend on the engine: the choices and the bits of the weights."""
     rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    choices = [(row["asked"], row["chosen"], row["delivered"], row["accuracy"]) for row in rows]
+    facts = ("asked", "chosen", "delivered", "accuracy")
+    facts += ("clock", "simulated_seconds", "timeline")  # of those with devices
+    choices = [[row[fact] for fact in facts] for row in rows]
     with np.load(folder / "weights.npz", allow_pickle=False) as weights:
         return choices, {name: weights[name].tobytes() for name in weights.files}
 
