@@ -119,11 +119,14 @@ class Participation:
         How many were added.
     times : dict of str to int
         How often each client had a turn.
+    never : int
+        How many clients had none.
     """
 
     def __init__(self, clients: Iterable[str] = ()) -> None:
         self.rounds = 0
         self.times: dict[str, int] = {}
+        self.never = 0
         self._last: dict[str, int] = {}
         self._longest = 0
         self.meet(clients)
@@ -133,6 +136,7 @@ class Participation:
         for client in clients:
             if client not in self.times:
                 self.times[client] = self._last[client] = 0
+                self.never += 1
 
     def add(self, turns: Collection[str]) -> None:
         """Add a round, in which these clients had a turn."""
@@ -141,12 +145,8 @@ class Participation:
         for client in set(turns):
             self._longest = max(self._longest, self.rounds - self._last[client] - 1)
             self._last[client] = self.rounds
+            self.never -= not self.times[client]
             self.times[client] += 1
-
-    @property
-    def never(self) -> int:
-        """How many clients had no turn."""
-        return sum(not times for times in self.times.values())
 
     @property
     def longest_wait(self) -> int:

@@ -30,6 +30,7 @@ class Served:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._num_clients = 0
+        self._met: list[str] = []  # one list for all rounds, while they stay the same
         self._chosen, self._delivered = Participation(), Participation()
 
     def after(
@@ -42,9 +43,12 @@ class Served:
             for turns in (chosen, delivered):
                 turns.meet(map(str, range(num_clients)))
         for record in history[chosen.rounds :]:  # of a run that was taken up, more than one
-            for turns, clients in (chosen, record.chosen), (delivered, record.delivered):
-                turns.meet(record.clients)
-                turns.add(clients)
+            if record.clients is not self._met:
+                self._met = record.clients
+                chosen.meet(self._met)
+                delivered.meet(self._met)
+            chosen.add(record.chosen)
+            delivered.add(record.delivered)
         of_clients = self._of_clients(by_class, num_clients)
         known = of_clients[~np.isnan(of_clients)]
         values = (
