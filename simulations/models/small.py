@@ -99,7 +99,10 @@ class CharLSTM(nn.Module):
 
     def forward(self, text: Tensor) -> Tensor:
         """Return the logits, shape (N, num_classes), of codes of shape (N, length)."""
-        states, _ = self.lstm(self.embedding(text.int()))
+        letters = self.embedding(text.int())
+        # Not in bfloat16, whatever the precision: PyTorch has no such LSTM on every CPU.
+        with torch.autocast(text.device.type, enabled=False):
+            states, _ = self.lstm(letters.float())
         logits: Tensor = self.fc(states[:, -1])
         return logits
 

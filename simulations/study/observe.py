@@ -34,6 +34,8 @@ def observe_pairs(config: Config, num_clients: int) -> Observations:
     # III-B); the paper does not say from which of the many models it goes on.
     inputs = load_inputs(config)
     model = initial_model(config, inputs)
+    if not inputs.num_classes:
+        raise ValueError(f"dataset = {config.dataset!r} has no classes, which the study is of")
     if [name.rpartition(".")[2] for name, _ in model.named_parameters()] != ["weight", "bias"]:
         raise ValueError(
             f"model = {config.model!r} trains several layers, but the study is of one: choose "

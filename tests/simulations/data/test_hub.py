@@ -1,8 +1,10 @@
 """Data sets of the Hugging Face hub, from small folders in its formats; nothing is fetched."""
 
+import json
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pncs_flower.simulations.cli import app
+from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
 from pncs_flower.simulations.data import hub
 from pncs_flower.simulations.data.datasets import (
@@ -20,6 +23,9 @@ from pncs_flower.simulations.data.datasets import (
     load_dataset,
 )
 from pncs_flower.simulations.data.hub_columns import Reading
+from pncs_flower.simulations.run.in_process import InProcessGrid
+from pncs_flower.simulations.run.training import train
+from pncs_flower.simulations.sweep.sweep import Sweep
 from pncs_flower.simulations.task import load_inputs
 
 datasets = pytest.importorskip("datasets", reason="needs pncs-flower[hub]")
@@ -328,7 +334,11 @@ def test_validation_examples_are_the_last_of_each_client(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("dataset", "model", "problem"),
     [
-        ("shakespeare", "mlp", "'mlp' takes images, but the data set has text: set model to char"),
+        (
+            "shakespeare",
+            "mlp",
+            "'mlp' takes images or numbers, but the data set has text: set model to char",
+        ),
         ("digits", "char-lstm", "'char-lstm' takes text, but the data set has images"),
     ],
 )
@@ -338,3 +348,41 @@ def test_a_model_for_something_else_is_refused(
     shakespeare().to_parquet(tmp_path / "train.parquet")
     with pytest.raises(ValueError, match=problem):
         load_inputs(settings(tmp_path, dataset=dataset, model=model))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "precision"),
+    [(rule, "float32") for rule in ("pncs", "sketched-mean", "uniform")]
+    + [("uniform", "bfloat16")],
+)
+def test_rules_train_the_model_for_text(tmp_path: Path, strategy: str, precision: str) -> None:
+    shakespeare(clients=4, each=150).to_parquet(tmp_path / "train.parquet")
+    config = settings(
+        tmp_path,
+        **{"dataset": "shakespeare", "model": "char-lstm", "partition": "natural"},
+        **{"strategy": strategy, "precision": precision, "lr": 0.5, "num-rounds": 2},
+        **{"device": "cpu"},
+    )
+    rows: list[Any] = []
+    grid = InProcessGrid(client_app, 3, config.to_run_config())
+    train(grid, config, tmp_path / "run", rows.append)
+    assert [len(row["delivered"]) for row in rows] == [2, 2]
+    assert [row["rejected"] for row in rows] == [{}, {}]
+    first = json.loads((tmp_path / "run" / "summary.json").read_text())["initial-loss"]
+    assert rows[-1]["loss"] < first
+    if strategy == "pncs" and precision == "float32":
+        # The whole of an LSTM is a layer, by its name.
+        layers = replace(config, rule='layers = "lstm", sketch = "layers"')
+        train(grid, layers, tmp_path / "of-a-layer", rows.append)
+        sent = 4 * (4 * 128 * 8 + 4 * 128 * 128 + 2 * 4 * 128)
+        assert 3 * sent <= rows[2]["bytes_up"]["pre-round"] < 3.1 * sent
+
+
+def test_a_sweep_has_the_natural_partition_as_a_panel(tmp_path: Path) -> None:
+    own = {"dataset": "femnist", "data-dir": str(tmp_path)}
+    sweep = Sweep(title="x", rules=("uniform",), shards=(2,), natural=True, settings=own)
+    panels = {cell.panel: cell.settings["partition"] for cell in sweep.cells()}
+    assert panels == {
+        "shards 2, layers 1, selected 2": "shards",
+        "natural, layers 1, selected 2": "natural",
+    }
