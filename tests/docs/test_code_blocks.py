@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import click
@@ -54,8 +54,14 @@ def with_blocks(language: str) -> list[Any]:
 
 
 def given() -> dict[str, Any]:
-    """What pages leave to the reader: an app, its initial weights, a grid, Flower's FedAvg."""
+    """What pages leave to the reader: an app, its initial weights, a grid, a strategy that ran."""
+    strategy = strategies.PNCS(FedAvg())
+    grid = InProcessGrid(numpy_app.make_app(summary_mod), 10)
+    strategy.start(grid, numpy_app.initial_arrays(), num_rounds=1)
     return {
+        "strategy": strategy,
+        "wandb": SimpleNamespace(init=lambda project: None),
+        "log_to": lambda run: print,
         **{name: getattr(strategies, name) for name in strategies.__all__},
         "FedAvg": FedAvg,
         "ClientApp": ClientApp,
