@@ -30,7 +30,8 @@ class Weights:
         usual = sum(told) / len(told) if told else 1.0
         full = [known.get(client, usual) for client in clients]
         total = sum(full)
-        return {client: weight / total for client, weight in zip(clients, full, strict=True)}
+        shares = {weight: weight / total for weight in full}  # many clients weigh the same
+        return {client: shares[weight] for client, weight in zip(clients, full, strict=True)}
 
     def note(self, weights: Mapping[str, float]) -> None:
         """Take note of weights that came with updates."""

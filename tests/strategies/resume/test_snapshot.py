@@ -273,6 +273,16 @@ def test_value_comes_back_as_it_was(name):
     assert same(through_a_file(VALUES[name]), VALUES[name])
 
 
+@pytest.mark.parametrize("other", [2**63, -(2**70), (1,), np.float32(1.0), [1]], ids=repr)
+def test_dict_is_written_part_by_part_if_one_of_them_is_not_plain(other):
+    plain = {"a": 1, "b": 0.5, "c": None, 3: True}
+    written = ["a", 1, "b", 0.5, "c", None, 3, True]
+    assert Encoder().encode(plain, "p") == {"dict": written}
+    mixed = Encoder().encode({**plain, "d": other}, "p")["dict"]
+    assert mixed[:-1] == [*written, "d"]
+    assert isinstance(mixed[-1], dict)
+
+
 def test_network_of_torch_comes_back_with_what_it_shares():
     one = torch.nn.Conv2d(3, 3, 1)
     network = torch.nn.Sequential(one, torch.nn.BatchNorm2d(3), torch.nn.Dropout(), one)
