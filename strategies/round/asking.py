@@ -143,6 +143,7 @@ class Asking:
         """Take up what `state` returned."""
         self._lost = bool(state["lost"])
         self._misfits, self._next_try = state["misfits"], state["next-try"]
+        self._told = self._misfits > 1
 
     def take_answers(self, round: OpenRound, replies: Iterable[Message]) -> list[Message]:
         """Take the answers out of the replies to an evaluation, and return the others."""

@@ -267,6 +267,32 @@ def test_base_strategy_that_changes_its_message_is_right_and_guessed_at_less_and
     assert reason in told[0]
 
 
+def test_a_resumed_run_guesses_when_the_unbroken_one_does(tmp_path, caplog):
+    def start(folder, stops_in=None):
+        def evaluate(number, arrays):
+            if number == stops_in:
+                raise KeyboardInterrupt
+
+        strategy = PNCS(Halving(), checkpoint=tmp_path / folder)
+        grid = InProcessGrid(numpy_app.make_app(summary_mod), CLIENTS)
+        with suppress(KeyboardInterrupt):
+            strategy.start(grid, numpy_app.initial_arrays(), 10, evaluate_fn=evaluate)
+        return strategy
+
+    caplog.set_level("INFO", logger="flwr")
+    whole = start("whole")
+    start("broken", stops_in=7)  # when nothing is asked ahead, after misfits in 2, 3 and 5
+    caplog.clear()
+    resumed = start("broken")
+    rows = [
+        [(r.pre_round, {**r.bytes_down, "introduction": 0}, r.chosen) for r in each.history]
+        for each in (whole, resumed)  # which asks again who the clients are
+    ]
+    assert rows[0] == rows[1]
+    assert tries(resumed) == [2, 3, 5, 9]
+    assert "of no use" not in caplog.text  # it was told before
+
+
 def test_a_base_that_changes_its_message_for_a_while_is_guessed_at_again():
     class Warming(FedAvg):
         def configure_train(self, server_round, arrays, config, grid):
