@@ -105,9 +105,9 @@ class SelectionStrategy(Strategy):
         self._checks = UpdateChecks(base, self.options, self.history)
         self._evaluations = ReplyMetrics("evaluation", base, self.options.max_weight)
         self._loop = Loop(self.options.on_record)
+        self._traffic = Traffic(rule, self._combiner.asks_besides)
         # What on_record says of the round before is saved with it.
-        self.listeners: list[RoundListener] = [self._loop, self._records]
-        self.listeners.append(Traffic(rule, self._combiner.asks_besides))
+        self.listeners: list[RoundListener] = [self._loop, self._records, self._traffic]
         self._resumption = None
         self._to_forget: list[str] = []
         folder = self.options.checkpoint_folder
@@ -348,6 +348,7 @@ class SelectionStrategy(Strategy):
         """Take up the records of rounds already done; the file then holds these and no others."""
         self._records.replace(records)
         self._loop.done = len(records)
+        self._traffic.told = any(record.delivered for record in records)
 
     if not TYPE_CHECKING:  # else a type checker would take any name for an attribute
 

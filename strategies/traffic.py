@@ -21,13 +21,13 @@ class Traffic(RoundListener):
     def __init__(self, rule: SelectionRule, combination: Combination | None) -> None:
         # The combination where it asks for a sketch besides that of the rule.
         self._rule, self._combination = rule, combination
-        self._told = False
+        self.told = False  # also by a run that this one goes on with
 
     def closed(self, record: RoundRecord, metrics: MetricRecord | None) -> None:
         """Tell of the first round with an update: in others none of it is known."""
-        if self._told or not record.delivered:
+        if self.told or not record.delivered:
             return
-        self._told = True
+        self.told = True
         training, clients = record.bytes_up["training"], len(record.clients)
         summaries = sum(n for phase, n in record.bytes_up.items() if "pre-round" in phase)
         # Replies of clients that failed are short.

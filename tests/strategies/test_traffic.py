@@ -196,3 +196,16 @@ def test_rules_that_ask_nothing_send_their_share(kind, caplog):
     (line,) = told(caplog)
     assert line.levelno == logging.INFO
     assert "of updates went up, 20% of what" in line.getMessage()
+
+
+def test_a_resumed_run_does_not_tell_again_what_went_up(tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="flwr")
+    told = []
+    for rounds in (2, 3):
+        caplog.clear()
+        strategy = UniformSelection(base(), num_selected=2, checkpoint=tmp_path)
+        grid = InProcessGrid(numpy_app.make_app(summary_mod), 4)
+        strategy.start(grid, numpy_app.initial_arrays(), num_rounds=rounds)
+        told.append([r.getMessage() for r in caplog.records if "went up" in r.getMessage()])
+    assert len(strategy.history) == 3
+    assert list(map(len, told)) == [1, 0]
