@@ -11,6 +11,7 @@ from pncs_flower.clients import SummaryMod
 from pncs_flower.devices import Device
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import Oort
+from pncs_flower.strategies.grids.polling import PollingGrid
 
 CLIENTS, SELECTED, ROUNDS, STEP = 12, 4, 64, 3.0
 
@@ -41,13 +42,13 @@ def quantile(values: list[float], share: float) -> float:
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
-def run(devices):
+def run(devices, rounds=ROUNDS, wrapped=lambda grid: grid):
     mod = SummaryMod(num_examples=lambda context: size(int(context.node_config["partition-id"])))
     grid = InProcessGrid(numpy_app.make_app(mod, train=train), CLIENTS)
     strategy = Oort(
         FedAvg(fraction_evaluate=0.0), num_selected=SELECTED, pacer_step=STEP, devices=devices
     )
-    strategy.start(grid, numpy_app.initial_arrays(), num_rounds=ROUNDS)
+    strategy.start(wrapped(grid), numpy_app.initial_arrays(), num_rounds=rounds)
     return strategy
 
 
@@ -121,3 +122,13 @@ def test_without_devices_a_simulation_does_not_measure_time():
     assert [record.chosen for record in strategy.history] == [
         record.chosen for record in run(None).history
     ]
+
+
+def test_in_a_deployment_it_is_measured_how_long_each_takes_and_in_a_simulation_it_is_not():
+    deployed = run(None, rounds=3, wrapped=PollingGrid)
+    chosen = {client for record in deployed.history for client in record.chosen}
+    seconds = deployed.state()["rule"]["seconds"]
+    assert set(seconds) == chosen
+    assert all(0 < second < 60 for second in seconds.values())
+    simulated = run(None, rounds=3, wrapped=lambda grid: PollingGrid(grid, simulated=True))
+    assert simulated.state()["rule"]["seconds"] == {}
