@@ -132,12 +132,26 @@ OPTIONS: dict[str, Any] = {
 
 @pytest.mark.parametrize(
     "name",
-    [f.name for f in fields(SelectionOptions) if f.name not in {*MAY_DIFFER, "rest_rounds"}],
+    [
+        each.name
+        for each in fields(SelectionOptions)
+        if each.name not in {*MAY_DIFFER, "rest_rounds", "devices", "deadline", "extra"}
+    ],
 )
 def test_other_option_is_refused_unless_it_may_differ(tmp_path, name):
     start(tmp_path)
     with pytest.raises(ValueError, match=rf"\({name}: saved .*, given {OPTIONS[name]!r}\)"):
         start(tmp_path, rounds=2, **{name: OPTIONS[name]})
+
+
+def test_other_devices_deadline_or_extra_are_refused(tmp_path):
+    start(tmp_path / "off")
+    with pytest.raises(ValueError, match=r"\(devices: saved None, given 'DrawnDevices"):
+        start(tmp_path / "off", rounds=2, devices="uniform")
+    start(tmp_path / "on", devices="uniform")
+    for name, saved, given in (("deadline", None, 90.0), ("extra", 0, 1)):
+        with pytest.raises(ValueError, match=rf"\({name}: saved {saved}, given {given}\)"):
+            start(tmp_path / "on", rounds=2, devices="uniform", **{name: given})
 
 
 def test_a_rest_in_rounds_is_the_length_of_the_queue_said_otherwise(tmp_path):
