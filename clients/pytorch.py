@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pncs_flower.messages.records import make_array
+from pncs_flower.messages.records import make_array, make_record
 from pncs_flower.protocol import LOSS, MAX_EXAMPLES, NUM_EXAMPLES
 from pncs_flower.randomness import derive_seed
 
@@ -97,11 +97,10 @@ def pytorch_client(
         model, examples, seed, precision = prepare(message, context)
         how = training.LocalTraining.from_context(context)
         loss = training.local_sgd(model, examples, how, seed, loss_function, precision)
-        metrics = MetricRecord(
-            {NUM_EXAMPLES: len(examples[0]), "uniform-weight": 1.0, "train-loss": loss}
-        )
-        content = RecordDict({"arrays": _record(model.state_dict()), "metrics": metrics})
-        return Message(content, reply_to=message)
+        told = {NUM_EXAMPLES: len(examples[0]), "uniform-weight": 1.0, "train-loss": loss}
+        metrics = make_record(MetricRecord, told)
+        records = {"arrays": _record(model.state_dict()), "metrics": metrics}
+        return Message(make_record(RecordDict, records), reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -155,10 +154,7 @@ def _number(message: Message, name: str) -> int:
 
 
 def _record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    record = ArrayRecord()
-    for name, tensor in tensors.items():  # a record that is made of arrays makes them again
-        record[name] = as_array(tensor)
-    return record
+    return make_record(ArrayRecord, {name: as_array(each) for name, each in tensors.items()})
 
 
 def as_array(tensor: Tensor) -> Array:

@@ -48,14 +48,14 @@ class NamelessFile:
         found.write(parts)
         return found
 
-    def write(self, parts: Iterable[bytes]) -> None:
-        """Write parts one after the other, from the start of the file."""
-        at = 0
+    def write(self, parts: Iterable[bytes], at: int = 0) -> int:
+        """Write parts one after the other from a place on, and return where they end."""
         for part in parts:
             rest = memoryview(part)
             while rest:  # the kernel writes 2 GiB at most at once
                 written = os.pwrite(self.descriptor, rest, at)
                 at, rest = at + written, rest[written:]
+        return at
 
     def read(self, place: Place) -> bytes:
         """Return the bytes at a place."""

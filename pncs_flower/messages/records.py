@@ -1,6 +1,7 @@
 """Flower's records without what they cost: for each message of a round, that of a small model."""
 
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from flwr.app import (
     Array,
@@ -14,6 +15,7 @@ from flwr.app import (
 )
 
 _Record = TypeVar("_Record", ArrayRecord, ConfigRecord, MetricRecord)
+_Any = TypeVar("_Any", bound=ArrayRecord | ConfigRecord | MetricRecord | RecordDict)
 
 
 def of_kind(records: RecordDict, kind: type[_Record]) -> dict[str, _Record]:
@@ -30,8 +32,16 @@ def own_copy(records: RecordDict) -> RecordDict:
     for name, record in own.items():  # each of which has been checked
         own[name] = mine = record.copy()
         if not isinstance(mine, ArrayRecord):
-            mine.update({key: [*value] for key, value in mine.items() if isinstance(value, list)})
+            lists = {key: [*value] for key, value in mine.items() if isinstance(value, list)}
+            vars(mine)["_data"].update(lists)
     return copy
+
+
+def make_record(kind: type[_Any], values: Mapping[str, Any]) -> _Any:
+    """Make a record, or a dict of records, of entries that need no check."""
+    record = kind()
+    vars(record)["_data"].update(values)
+    return record
 
 
 def make_message(metadata: Metadata, said: RecordDict | Error) -> Message:

@@ -6,7 +6,7 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from pncs_flower.clients.stored import NamelessFile, Parts, Place, StoredArray, is_much
-from pncs_flower.messages.records import make_array
+from pncs_flower.messages.records import make_array, make_record
 
 Record = ArrayRecord | ConfigRecord | MetricRecord
 
@@ -24,13 +24,11 @@ def describe(record: Record, place: Callable[[Array], Any]) -> Any:
 def restore(said: Any, array: Callable[[list[Any], Any], Array]) -> Record:
     """Make a record of what `describe` has said; ``array(about, place)`` makes the arrays."""
     if isinstance(said, dict):
-        record = ArrayRecord()
-        for name, each in said.items():  # a record that is made of arrays reads and copies them
-            record[name] = array(*each)
-        return record
+        # One that Flower makes of arrays reads and copies them.
+        return make_record(ArrayRecord, {name: array(*each) for name, each in said.items()})
     is_metrics, values = said
-    kind = MetricRecord if is_metrics else ConfigRecord
-    return kind({name: _meant(value) for name, value in values.items()})
+    kind: type[Record] = MetricRecord if is_metrics else ConfigRecord
+    return make_record(kind, {name: _meant(value) for name, value in values.items()})
 
 
 def read_whole(about: list[Any], file: NamelessFile, place: Place) -> Array:
@@ -75,4 +73,4 @@ def recall(said: Mapping[str, Any], file: NamelessFile | None) -> RecordDict:
         assert file is not None
         return StoredArray(about, file, place)
 
-    return RecordDict({name: restore(each, array) for name, each in said.items()})
+    return make_record(RecordDict, {name: restore(each, array) for name, each in said.items()})

@@ -121,7 +121,7 @@ class InProcessGrid(Grid):
                     "This process has used CUDA, so clients in its workers cannot: make the grid "
                     "before, or have the clients compute on the CPU.",
                 )
-            self._workers = processes.Workers(workers, self.contexts, self._handle)
+            self._workers = processes.Workers(workers, self.contexts, self._answer)
 
     def close(self) -> None:
         """End the workers, if there are any."""
@@ -192,26 +192,31 @@ class InProcessGrid(Grid):
         self._decided = tickets
 
     def _handle(self, message: Message) -> Message:
+        """Have a client of this process answer a message."""
         node_id = message.metadata.dst_node_id
         client = self.contexts.look(node_id)
-        settings = dict(client.run_config)
-        context = replace(client, state=own_copy(client.state), run_config=settings)
-        received = make_message(message.metadata, own_copy(message.content))
+        context = replace(client, run_config=dict(client.run_config))
+        said = self._answer(make_message(message.metadata, own_copy(message.content)), context)
+        if client.state or context.state:
+            self.contexts[node_id].state = context.state
+        return Message(said, reply_to=message)
+
+    def _answer(self, message: Message, context: Context) -> RecordDict | Error:
+        """Call the app with records of its own, and return what it says; see to the state."""
+        before = context.state
+        context.state = own_copy(before)
         try:
-            reply = self._app(received, context)
-            if not reply.has_error():
-                reply = Message(content=own_copy(reply.content), reply_to=message)
+            reply = self._app(message, context)
+            return reply.error if reply.has_error() else own_copy(reply.content)
         except (Exception, SystemExit) as error:  # whatever an app raises is an error reply
             if isinstance(error, SystemExit) and _is_of_a_signal(error):
                 raise
+            context.state = before
             if self._tracebacks:
-                place = client.node_config["partition-id"]
+                place = context.node_config["partition-id"]
                 log(ERROR, "Client %s raised an exception.", place, exc_info=error)
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-            return Message(Error(code, f"{type(error)}:<'{error}'>"), reply_to=message)
-        if client.state or context.state:
-            self.contexts[node_id].state = context.state
-        return reply
+            return Error(code, f"{type(error)}:<'{error}'>")
 
     # The rest of Flower's interface, which only its own runtime needs.
 

@@ -12,17 +12,18 @@ import json
 import math
 import os
 import signal
+import struct
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from logging import WARNING
 from select import POLLIN, poll
 from socket import MSG_CMSG_CLOEXEC, MSG_CTRUNC, recv_fds, send_fds, socket
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 from flwr.common import log
 
 from pncs_flower.clients.stored import (
@@ -32,20 +33,25 @@ from pncs_flower.clients.stored import (
     StoredArray,
     allow_many_files,
 )
+from pncs_flower.messages.records import make_record, own_copy
 from pncs_flower.strategies import DeadWorkerError
 
 from .contexts import Contexts
 from .fork_server import ForkServer, flush
 from .handover import Record, describe, read_whole, recall, restore, store
 
-Handle = Callable[[Message], Message]
+Answer = Callable[[Message, Context], RecordDict | Error]
 
 _LONGEST_WAIT = 3600.0  # seconds at once: the system's own calls have a limit
 _IDLE = 0.05  # seconds without a message, after which a worker gives memory of its GPU back
+# Seconds that a worker takes for all that it is given at once: long beside the hand-over, and short
+# beside what others would wait for a client in front of theirs.
+_AT_ONCE = 0.005
+_MOST_AT_ONCE = 64
 
 
 class Workers:
-    """Worker processes that play clients: whichever is free takes the next one.
+    """Worker processes that play clients: whichever is free takes the next one, or a few.
 
     Parameters
     ----------
@@ -53,12 +59,12 @@ class Workers:
         How many there may be at once; each is started when it is first needed.
     contexts : Contexts
         The clients by their node ids. What they keep is there, not in the workers.
-    handle : callable
-        ``handle(message) -> Message``, in a worker: has the client that a message is for answer
-        it. The client's context is in ``contexts``, and left there with its new state.
+    answer : callable
+        ``answer(message, context) -> RecordDict or Error``, in a worker: has a client answer a
+        message. Its new state, if there is one, is then in place of the old one in the context.
     """
 
-    def __init__(self, count: int, contexts: Contexts, handle: Handle) -> None:
+    def __init__(self, count: int, contexts: Contexts, answer: Answer) -> None:
         # For each client whose state has arrays, a file is open.
         allow_many_files()
         self._contexts = contexts
@@ -66,15 +72,16 @@ class Workers:
         self._shared = NamelessFile.in_memory()
         self._places: dict[int, tuple[Array, bytes, Place]] = {}
         self._edition = 0
-        # Of each worker, the message that it is given, and then its reply.
-        files = [NamelessFile.in_memory() for _ in range(count)]
+        # Of each worker, what it is given, and behind that its replies. Two, since it is given more
+        # before it has done all.
+        files = [(NamelessFile.in_memory(), NamelessFile.in_memory()) for _ in range(count)]
         shared = self._shared
 
         def serve(index: int, channel: socket) -> None:
-            _Player(channel, files[index], shared, contexts, handle).serve()
+            _Player(channel, files[index], shared, contexts, answer).serve()
 
         self._forks = ForkServer(serve)
-        self._workers = [_Worker(index, file, self._forks) for index, file in enumerate(files)]
+        self._workers = [_Worker(index, two, self._forks) for index, two in enumerate(files)]
         self._last: dict[int, _Worker] = {}  # that has played a client
 
     def close(self) -> None:
@@ -104,33 +111,43 @@ class Workers:
             waiting[last].append(node)
         replies: dict[str, Message] = {}
         try:
+            for worker in waiting:
+                worker.pace = math.inf
             while True:
                 for worker, own in waiting.items():
-                    longest = max(waiting.values(), key=len)
-                    if longest and worker.message is None:
-                        worker.node = node = own.popleft() if own else longest.pop()
+                    left = sum(map(len, waiting.values()))
+                    given = []
+                    for _ in range(worker.room(math.ceil(left / (2 * len(waiting))))):
+                        node = own.popleft() if own else max(waiting.values(), key=len).pop()
                         self._last[node] = worker
-                        self._give(worker, of_node[node].popleft(), texts, timeout)
-                busy = [worker for worker in waiting if worker.message is not None]
+                        given.append(of_node[node].popleft())
+                    if given:
+                        self._give(worker, given, texts, timeout)
+                busy = [worker for worker in waiting if worker.given]
                 if not busy:
                     return replies
                 seconds = min(worker.deadline for worker in busy) - time.monotonic()
                 channels = [worker.channel for worker in busy]
                 ready = _ready(channels, max(0.0, min(seconds, _LONGEST_WAIT)))
                 for worker in busy:
+                    over = [worker.given[0].message]
                     if worker.channel.fileno() in ready:
                         reply = self._take(worker)
                         replies[reply.metadata.reply_to_message_id] = reply
                     elif worker.deadline < time.monotonic():
                         log(WARNING, "No reply from %s in time.", self._name(worker))
+                        over = [each.message for each in worker.given]
+                        for message in over[1:]:  # with which it has not begun
+                            of_node[message.metadata.dst_node_id].appendleft(message)
                         worker.end()
                     else:
                         continue
-                    if of_node[worker.node]:
-                        waiting[worker].appendleft(worker.node)
+                    for message in reversed(over):
+                        if of_node[message.metadata.dst_node_id]:
+                            waiting[worker].appendleft(message.metadata.dst_node_id)
         finally:
             for worker in self._workers:
-                if worker.message is not None:
+                if worker.given:
                     worker.end()
 
     def _write_arrays(self, messages: Sequence[Message]) -> dict[int, str]:
@@ -154,52 +171,62 @@ class Workers:
         }
 
     def _give(
-        self, worker: "_Worker", message: Message, texts: dict[int, str], timeout: float | None
+        self,
+        worker: "_Worker",
+        messages: Sequence[Message],
+        texts: dict[int, str],
+        timeout: float | None,
     ) -> None:
-        context = self._contexts.look(worker.node)
-        state, worker.kept = store(context.state, len(self._contexts))
-        job = {
-            "edition": self._edition,
-            "metadata": vars(message.metadata),
-            "node": [context.node_id, context.node_config],
-            "content": {name: texts[id(record)] for name, record in message.content.items()},
-            "state": state,
-        }
-        seconds = min(message.metadata.ttl, float("inf") if timeout is None else timeout)
-        worker.message, worker.deadline = message, time.monotonic() + seconds
-        text = json.dumps(job).encode()
-        worker.file.write([text])
+        """Have a worker answer messages, one after the other."""
+        now, jobs, file = time.monotonic(), [], worker.next_file()
+        said: dict[str, int] = {}  # each record once
+        for message in messages:
+            context = self._contexts.look(message.metadata.dst_node_id)
+            state, kept = store(context.state, len(self._contexts))
+            content = {
+                name: said.setdefault(texts[id(record)], len(said))
+                for name, record in message.content.items()
+            }
+            node = context.node_id, context.node_config
+            jobs.append((kept is not None, vars(message.metadata), *node, content, state))
+            seconds = min(message.metadata.ttl, math.inf if timeout is None else timeout)
+            if not worker.given:
+                worker.begun = now
+            worker.given.append(_Given(message, file, kept, seconds))
+        text = json.dumps([self._edition, [*said], jobs]).encode()
+        file.write([text])
+        files = [given.kept for given in [*worker.given][-len(jobs) :] if given.kept is not None]
         try:
-            _send(worker.channel, len(text), worker.kept)
+            _send(worker.channel, (worker.turn, len(text)), files)
         except ConnectionError:
             raise self._death(worker, "before") from None
 
     def _take(self, worker: "_Worker") -> Message:
-        """Return a worker's reply, and put its client's new state where it belongs."""
-        size, new = _receive(worker.channel)
+        """Return a worker's next reply, and put its client's new state where it belongs."""
+        (start, size), new = _receive(worker.channel)
         if not size:
             raise self._death(worker, "while")
-        file, kept, message = worker.file, worker.kept, worker.message
-        assert message is not None
-        told = json.loads(file.read((0, size)))
+        given = worker.given.popleft()
+        file, kept, message = given.file, given.kept, given.message
+        told = json.loads(file.read((start, size)))
 
         def array(about: list[Any], place: list[int]) -> Array:
-            start, length, is_kept = place
+            begin, length, is_kept = place
             if not is_kept:
-                return read_whole(about, file, (size + start, length))
+                return read_whole(about, file, (start + size + begin, length))
             # The client has delivered what it kept, and says where that is.
             assert kept is not None
-            return read_whole(about, kept, (start, length))
+            return read_whole(about, kept, (begin, length))
 
         if "error" in told:
             reply = Message(Error(*told["error"]), reply_to=message)
         else:
             content = {name: restore(each, array) for name, each in told["content"].items()}
-            reply = Message(RecordDict(content), reply_to=message)
+            reply = Message(make_record(RecordDict, content), reply_to=message)
         if told["state"] is not None:
-            context = self._contexts[worker.node]
-            context.state = recall(told["state"], new or kept)
-        worker.message = worker.kept = None
+            context = self._contexts[message.metadata.dst_node_id]
+            context.state = recall(told["state"], new[0] if new else kept)
+        worker.pace, worker.begun = told["seconds"], time.monotonic()
         return reply
 
     def _death(self, worker: "_Worker", when: str) -> DeadWorkerError:
@@ -215,22 +242,32 @@ class Workers:
         )
 
     def _name(self, worker: "_Worker") -> str:
-        node = worker.node
-        return (
-            f"client {self._contexts.look(node).node_config.get('partition-id', f'at node {node}')}"
-        )
+        node = worker.given[0].message.metadata.dst_node_id
+        config = self._contexts.look(node).node_config
+        return f"client {config.get('partition-id', f'at node {node}')}"
+
+
+@dataclass
+class _Given:
+    """A message that a worker is to answer."""
+
+    message: Message
+    file: NamelessFile  # for the reply
+    kept: NamelessFile | None  # with the arrays of its client's state
+    seconds: float  # that it may take
 
 
 class _Worker:
     """A worker process as the calling process sees it, started when it is first spoken to."""
 
-    def __init__(self, index: int, file: NamelessFile, forks: ForkServer) -> None:
-        self.file = file
-        self.message: Message | None = None  # that its client is to answer
-        self.kept: NamelessFile | None = None  # with the arrays of that client's state
-        self.node = 0  # of that client, or the last one
-        self.deadline = 0.0
-        self._index, self._forks = index, forks
+    def __init__(
+        self, index: int, files: tuple[NamelessFile, NamelessFile], forks: ForkServer
+    ) -> None:
+        self.given = deque[_Given]()  # in the order in which it answers
+        self.turn = 0  # of the two files
+        self.begun = 0.0  # with the first of them
+        self.pace = math.inf  # seconds that it took for a message of this exchange
+        self._index, self._files, self._forks = index, files, forks
         self._process: tuple[int, socket] | None = None
 
     @property
@@ -239,10 +276,27 @@ class _Worker:
             self._process = self._forks.start(self._index)
         return self._process[1]
 
+    @property
+    def deadline(self) -> float:
+        return self.begun + self.given[0].seconds
+
+    def room(self, share: int) -> int:
+        """Return how many messages it is to be given, if so many are its share of what is left."""
+        if self.given and (len(self.given) > 1 or self.pace > _AT_ONCE):
+            return 0
+        quick = int(min(_AT_ONCE / max(self.pace, 1e-9), _MOST_AT_ONCE))
+        return min(share, max(1, quick))
+
+    def next_file(self) -> NamelessFile:
+        """Return a file all of whose replies have been taken."""
+        self.turn = 1 - self.turn
+        return self._files[self.turn]
+
     def end(self) -> int:
         """Kill the process, and return its status; there is another one when it is needed."""
         process, self._process = self._process, None
-        self.message = self.kept = None
+        self.given.clear()
+        self.pace = math.inf
         if process is None:
             return 0
         pid, channel = process
@@ -256,13 +310,13 @@ class _Player:
     def __init__(
         self,
         channel: socket,
-        file: NamelessFile,
+        files: tuple[NamelessFile, NamelessFile],
         shared: NamelessFile,
         contexts: Contexts,
-        handle: Handle,
+        answer: Answer,
     ) -> None:
-        self._channel, self._file, self._shared = channel, file, shared
-        self._contexts, self._handle = contexts, handle
+        self._channel, self._files, self._shared = channel, files, shared
+        self._num_clients, self._answer = len(contexts), answer
         self._any = next(iter(contexts.values()))
         self._edition = 0
         self._records: dict[str, Record] = {}  # of the present edition
@@ -275,31 +329,42 @@ class _Player:
                 # Its share of a round is done. PyTorch would keep memory that others could use.
                 gc.collect()
                 torch.cuda.empty_cache()
-            if not self._serve_once():
+            (turn, size), files = _receive(self._channel)
+            if not size:
                 return
+            file, at = self._files[turn], size
+            edition, texts, jobs = json.loads(file.read((0, size)))
+            if edition != self._edition:
+                self._edition, self._records = edition, {}
+            records = [self._record(text) for text in texts]
+            for keeps, *job in jobs:
+                text, data, new = self._play(records, job, files.pop(0) if keeps else None)
+                end = file.write([text, *data], at)
+                flush()
+                _send(self._channel, (at, len(text)), [] if new is None else [new])
+                at = end
 
-    def _serve_once(self) -> bool:
-        size, kept = _receive(self._channel)
-        if size:
-            text, new = self._answer(json.loads(self._file.read((0, size))), kept)
-            flush()
-            _send(self._channel, text, new)
-        return bool(size)
-
-    def _answer(
-        self, job: dict[str, Any], kept: NamelessFile | None
-    ) -> tuple[int, NamelessFile | None]:
-        """Have a client answer; write that, and return its size and the file of a new state."""
-        if job["edition"] != self._edition:
-            self._edition, self._records = job["edition"], {}
-        content = {name: self._record(text) for name, text in job["content"].items()}
-        message = Message(RecordDict(content), 0, "train")
-        vars(message.metadata).update(job["metadata"])
-        node_id, node_config = job["node"]
-        before = recall(job["state"], kept)
-        context = replace(self._any, node_id=node_id, node_config=node_config, state=before)
-        self._contexts[message.metadata.dst_node_id] = context
-        reply = self._handle(message)
+    def _play(
+        self,
+        records: Sequence[Record],
+        job: Sequence[Any],
+        kept: NamelessFile | None,
+    ) -> tuple[bytes, list[bytes], NamelessFile | None]:
+        """Have a client answer; return the text and arrays to be told, and a new state's file."""
+        begun = time.monotonic()
+        metadata, node_id, node_config, content, state = job
+        given = make_record(RecordDict, {name: records[each] for name, each in content.items()})
+        message = Message(own_copy(given), 0, "train")
+        vars(message.metadata).update(metadata)
+        settings, before = dict(self._any.run_config), recall(state, kept)
+        context = replace(
+            self._any,
+            node_id=node_id,
+            node_config=node_config,
+            state=before,
+            run_config=settings,
+        )
+        said = self._answer(message, context)
         parts = Parts()
 
         def place(array: Array) -> tuple[int, int, bool]:
@@ -307,18 +372,16 @@ class _Player:
                 return *array.place, True
             return *parts.add(array), False
 
-        if reply.has_error():
-            told: dict[str, Any] = {"error": [reply.error.code, reply.error.reason]}
+        if isinstance(said, Error):
+            told: dict[str, Any] = {"error": [said.code, said.reason]}
         else:
-            told = {"content": {name: describe(r, place) for name, r in reply.content.items()}}
+            told = {"content": {name: describe(r, place) for name, r in said.items()}}
         file = None
         told["state"] = None
-        if context.state is not before:
-            told["state"], file = store(context.state, len(self._contexts))
-        text = json.dumps(told).encode()
-        self._file.write([text, *parts.data])
-        context.state = RecordDict()  # what a client keeps is not here
-        return len(text), None if file is kept else file
+        if context.state is not before and (context.state or before):
+            told["state"], file = store(context.state, self._num_clients)
+        told["seconds"] = time.monotonic() - begun
+        return json.dumps(told).encode(), parts.data, None if file is kept else file
 
     def _record(self, text: str) -> Record:
         """Return what the server has sent, to be copied; what is sent to many is read once."""
@@ -337,17 +400,19 @@ def _ready(channels: Sequence[socket], seconds: float) -> set[int]:
     return {descriptor for descriptor, _ in waiting.poll(math.ceil(1000 * seconds))}
 
 
-def _send(channel: socket, number: int, file: NamelessFile | None) -> None:
-    """Send a number, and perhaps a file."""
-    send_fds(channel, [number.to_bytes(8)], [] if file is None else [file.descriptor])
+def _send(channel: socket, numbers: tuple[int, int], files: Sequence[NamelessFile]) -> None:
+    """Send two numbers, and perhaps files."""
+    send_fds(channel, [struct.pack("QQ", *numbers)], [file.descriptor for file in files])
 
 
-def _receive(channel: socket) -> tuple[int, NamelessFile | None]:
-    """Return the number and the file that were sent; 0 if the other process has ended."""
+def _receive(channel: socket) -> tuple[tuple[int, int], list[NamelessFile]]:
+    """Return the numbers and the files that were sent; zeros if the other process has ended."""
     try:
-        data, descriptors, flags, _ = recv_fds(channel, 8, 1, MSG_CMSG_CLOEXEC)
+        data, descriptors, flags, _ = recv_fds(channel, 16, _MOST_AT_ONCE, MSG_CMSG_CLOEXEC)
     except ConnectionError:
-        return 0, None
+        data, descriptors, flags = b"", [], 0
+    files = [NamelessFile(descriptor) for descriptor in descriptors]
     if flags & MSG_CTRUNC:
         raise OSError(errno.EMFILE, "each client that keeps arrays needs a file: raise ulimit -n")
-    return int.from_bytes(data), NamelessFile(descriptors[0]) if descriptors else None
+    first, second = struct.unpack("QQ", data or bytes(16))
+    return (first, second), files

@@ -7,6 +7,7 @@ from typing import Any
 from flwr.app import Array, ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
+from pncs_flower.messages.records import make_record
 from pncs_flower.plain_text import plain_reason
 from pncs_flower.protocol import MARKER, Phase
 
@@ -42,7 +43,8 @@ class Replies:
 
 def marked(content: RecordDict, phase: Phase, values: Mapping[str, Any]) -> RecordDict:
     """Return a message's content with the library's marker added; the records are shared."""
-    return RecordDict({**content, MARKER: ConfigRecord({"phase": phase, **values})})
+    marker = ConfigRecord({"phase": phase, **values})
+    return make_record(RecordDict, {**content, MARKER: marker})
 
 
 def message_like(

@@ -10,7 +10,7 @@ from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from pncs_flower.messages.arrays import KINDS, NUMPY, read_array
-from pncs_flower.messages.records import of_kind
+from pncs_flower.messages.records import make_record, of_kind
 
 from ..base_strategy import unwrap
 from .arrays import CheckedArray
@@ -47,10 +47,8 @@ class Model:
             raise OtherUpdateError(
                 f"arrays {', '.join(sent) or '(none)'} in place of {', '.join(self.weights)}"
             )
-        fitted = ArrayRecord()
-        for name in self.weights:  # a record that is made of arrays makes them again
-            fitted[name] = self._fit(name, sent[name])
-        return fitted
+        fitted = {name: self._fit(name, sent[name]) for name in self.weights}
+        return make_record(ArrayRecord, fitted)
 
     def like(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return an aggregated model in the dtypes of this one, or raise that it is not finite."""

@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import Strategy
 
 from pncs_flower.layers import ALL_LAYERS, choose_vectors
 from pncs_flower.messages.arrays import read_array
-from pncs_flower.messages.records import of_kind
+from pncs_flower.messages.records import make_record, of_kind
 from pncs_flower.plain_text import shortened
 from pncs_flower.protocol import SUMMARY, WHOLE, SummaryRequest
 from pncs_flower.sketches.kinds import parse_sketch
@@ -22,7 +22,7 @@ from ..grids.exchange import sort_replies
 from ..options import SelectionOptions
 from ..record import RoundRecord
 from ..rule import Metrics, Summary
-from .arrays import read_doubles
+from .arrays import CheckedRecords, read_doubles
 from .metrics import ReplyMetrics, numbers
 from .model import Model, OtherUpdateError
 from .vectors import local_update
@@ -103,7 +103,8 @@ class UpdateChecks:
                 fitted = model.fit(content)
                 if sketches is not None:  # of what the client made, in whatever precision
                     sketches.check(client, model.weights, content)
-                content.update(dict.fromkeys(of_kind(content, ArrayRecord), fitted))
+                arrays = dict.fromkeys(of_kind(content, ArrayRecord), fitted)
+                content = make_record(CheckedRecords, {**content, **arrays})
                 self.metrics.check(content)
                 sound[client] = content
             except ValueError as error:
@@ -122,6 +123,8 @@ class UpdateChecks:
         self._check_forms(unfit)
         first = {reply.metadata.reply_to_message_id: reply for reply in reversed(received)}
         messages = {client: first[sent[client].metadata.message_id] for client in sound}
+        for client, content in sound.items():
+            messages[client].content = content
         liars = {c: str(e) for c, e in unfit.items() if isinstance(e, UntruthfulSketchError)}
         return messages, metrics, liars
 

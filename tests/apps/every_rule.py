@@ -5,6 +5,10 @@ Some clients fail, and losses and sizes are numbers whose sums depend on their o
 
 import hashlib
 import json
+import random
+import time
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from flwr.app import Context, Message
@@ -68,9 +72,19 @@ def _train(message: Message, context: Context) -> Message:
     rng = np.random.default_rng([client, number])
     if rng.random() < 0.15:
         raise OSError("no data")
+    time.sleep(random.random() / 500)  # so that any worker may be the first
     reply = numpy_app.train(message, context)
     reply.content["metrics"]["train-loss"] = float(rng.random())
     return reply
+
+
+class ShuffledGrid(InProcessGrid):
+    """A grid whose replies come in any order."""
+
+    def send_and_receive(self, messages: Iterable[Message], **options: Any) -> list[Message]:
+        replies = list(super().send_and_receive(messages, **options))
+        random.shuffle(replies)
+        return replies
 
 
 def digest(strategy: SelectionStrategy, workers: int = 1) -> str:
@@ -91,7 +105,7 @@ def digest(strategy: SelectionStrategy, workers: int = 1) -> str:
 
     type(strategy.rule).select = select
     try:
-        with InProcessGrid(app, CLIENTS, workers=workers) as grid:
+        with ShuffledGrid(app, CLIENTS, workers=workers) as grid:
             result = strategy.start(grid, numpy_app.initial_arrays(), num_rounds=ROUNDS)
     finally:
         type(strategy.rule).select = see

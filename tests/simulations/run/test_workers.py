@@ -292,9 +292,32 @@ def test_a_client_that_hangs_has_not_answered_and_does_again_later() -> None:
         assert len(psutil.Process().children(recursive=True)) >= 3
 
 
-def dies(how: Callable[[], object]) -> ClientApp:
+def test_of_many_quick_clients_only_the_one_that_hangs_has_not_answered() -> None:
+    def hang(message: Message, context: Context) -> RecordDict:
+        if "hang" in message.content and place(context) == 70:
+            time.sleep(1000)
+        context.state[str(len(context.state))] = ConfigRecord()
+        return RecordDict({"told": ConfigRecord({"states": len(context.state)})})
+
+    with InProcessGrid(app_of(hang), 100, workers=2) as grid:
+        replies = ask(grid, *range(100), timeout=1.0, hang=ConfigRecord())
+        assert list(replies) == [client for client in range(100) if client != 70]
+        states = [reply["told"]["states"] for reply in ask(grid, *range(100)).values()]
+        assert states == [1 if client == 70 else 2 for client in range(100)]
+
+
+def test_a_time_limit_is_each_clients_own_and_not_that_of_several() -> None:
+    def wait(message: Message, context: Context) -> RecordDict:
+        time.sleep(0.001 if place(context) < 60 else 0.3)
+        return RecordDict()
+
+    with InProcessGrid(app_of(wait), 70, workers=2) as grid:
+        assert len(ask(grid, *range(70), timeout=0.9)) == 70
+
+
+def dies(how: Callable[[], object], of: int = 2) -> ClientApp:
     def die(message: Message, context: Context) -> RecordDict:
-        if "die" in message.content and place(context) == 2:
+        if "die" in message.content and place(context) == of:
             how()
         return RecordDict()
 
@@ -308,14 +331,16 @@ def dies(how: Callable[[], object]) -> ClientApp:
         (lambda: os._exit(7), "exit code 7"),
     ],
 )
+@pytest.mark.parametrize("client", [2, 70])
 def test_a_worker_that_dies_is_an_error_that_names_the_client(
-    how: Callable[[], object], told: str
+    how: Callable[[], object], told: str, client: int
 ) -> None:
-    with InProcessGrid(dies(how), 4, workers=2) as grid:
+    with InProcessGrid(dies(how, of=client), 100, workers=2) as grid:
         for _ in range(2):
-            with pytest.raises(DeadWorkerError, match=rf"died \({told}\) while it played client 2"):
-                ask(grid, *range(4), die=ConfigRecord())
-            assert list(ask(grid, *range(4))) == [0, 1, 2, 3]
+            named = rf"died \({told}\) while it played client {client}\."
+            with pytest.raises(DeadWorkerError, match=named):
+                ask(grid, *range(100), die=ConfigRecord())
+            assert list(ask(grid, *range(100))) == [*range(100)]
 
 
 def test_a_worker_that_is_killed_while_it_has_nothing_to_do_is_told_too() -> None:
