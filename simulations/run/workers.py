@@ -178,7 +178,7 @@ class Workers:
         timeout: float | None,
     ) -> None:
         """Have a worker answer messages, one after the other."""
-        now, jobs, file = time.monotonic(), [], worker.next_file()
+        now, jobs, file, at_work = time.monotonic(), [], worker.next_file(), bool(worker.given)
         said: dict[str, int] = {}  # each record once
         for message in messages:
             context = self._contexts.look(message.metadata.dst_node_id)
@@ -199,7 +199,8 @@ class Workers:
         try:
             _send(worker.channel, (worker.turn, len(text)), files)
         except ConnectionError:
-            raise self._death(worker, "before") from None
+            if not at_work:  # else its last replies tell which client it has played to the end
+                raise self._death(worker, "before") from None
 
     def _take(self, worker: "_Worker") -> Message:
         """Return a worker's next reply, and put its client's new state where it belongs."""
@@ -409,8 +410,8 @@ def _receive(channel: socket) -> tuple[tuple[int, int], list[NamelessFile]]:
     """Return the numbers and the files that were sent; zeros if the other process has ended."""
     try:
         data, descriptors, flags, _ = recv_fds(channel, 16, _MOST_AT_ONCE, MSG_CMSG_CLOEXEC)
-    except ConnectionError:
-        data, descriptors, flags = b"", [], 0
+    except ConnectionError:  # told once of a process that had not read all: its last words follow
+        return _receive(channel)
     files = [NamelessFile(descriptor) for descriptor in descriptors]
     if flags & MSG_CTRUNC:
         raise OSError(errno.EMFILE, "each client that keeps arrays needs a file: raise ulimit -n")
