@@ -59,5 +59,15 @@ def _smaller_sketch(asker: object) -> str:
     sketch: Any = parse_sketch(given)
     for name in ("size", "percent"):
         if (number := getattr(sketch, name, 0)) > 1:
-            return str(replace(sketch, **{name: number // 2}).spec)
-    return "" if usual == given else usual
+            usual = str(replace(sketch, **{name: number // 2}).spec)
+            break
+    return usual if usual not in ("", given) and _takes(asker, usual) else ""
+
+
+def _takes(asker: Any, sketch: str) -> bool:
+    """Tell whether a rule or combination can be made with a sketch, and is otherwise the same."""
+    try:
+        replace(asker, sketch=sketch)
+    except (TypeError, ValueError):  # or it is made in a way of its own: nothing is known then
+        return False
+    return True

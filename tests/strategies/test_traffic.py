@@ -2,6 +2,7 @@
 
 import logging
 import re
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from pncs_flower.strategies import (
     SelectionStrategy,
     SketchedMean,
     UniformSelection,
+    rules,
 )
 
 Shapes = dict[str, tuple[int, ...]]
@@ -188,6 +190,39 @@ def test_what_the_warning_recommends_is_accepted_and_asks_for_less(kind, options
     play(smaller, shapes)
     before, after = (each.history[0].bytes_up["pre-round"] for each in (strategy, smaller))
     assert after < before
+
+
+@dataclass(frozen=True)
+class Demanding(rules.PNCSRule):
+    """A rule that compares no fewer than 80 values."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if int(self.sketch.partition(":")[2]) < 80:
+            raise ValueError("80 values are the least")
+
+
+class OwnArguments(rules.PNCSRule):
+    """A rule of which nobody knows how it is made."""
+
+    def __init__(self, *, values: int) -> None:
+        super().__init__(num_selected=2, sketch=f"power-moments:{values}")
+
+
+@pytest.mark.parametrize(
+    ("rule", "advised"),
+    [
+        (Demanding(sketch="power-moments:160"), ["power-moments:80"]),
+        (Demanding(sketch="power-moments:80"), []),
+        (OwnArguments(values=80), []),
+    ],
+)
+def test_no_sketch_is_advised_that_the_rule_refuses(rule, advised, caplog):
+    play(SelectionStrategy(base(), rule), {"w": (7, 40)})
+    (line,) = told(caplog)
+    assert line.levelno == logging.WARNING
+    assert re.findall(r"sketch='(.*?)'", line.getMessage()) == advised
+    assert "fewer layers=[...]" in line.getMessage()
 
 
 @pytest.mark.parametrize("kind", [RoundRobin, UniformSelection])
