@@ -32,6 +32,11 @@ from pncs_flower.strategies import DeadWorkerError
 
 Serve = Callable[[int, socket], None]
 
+START_AGAIN = (
+    "start again: with a checkpoint (checkpoint= of the strategy, or pncs run --resume FOLDER) the "
+    "run goes on where it stopped"
+)
+
 _START, _END = b"+", b"-"
 _BYTES = 8  # of a number that is sent
 _PR_SET_PDEATHSIG = 1
@@ -81,7 +86,7 @@ class ForkServer:
         if not answer:
             raise DeadWorkerError(
                 "the process that starts the workers of the simulation has died, perhaps for want "
-                "of memory: start again, and a run that was saved goes on where it stopped"
+                f"of memory: {START_AGAIN}"
             )
         return int.from_bytes(answer), descriptors
 

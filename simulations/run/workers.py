@@ -17,6 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from logging import WARNING
 from select import POLLIN, poll
@@ -37,7 +38,7 @@ from pncs_flower.messages.records import make_record, own_copy
 from pncs_flower.strategies import DeadWorkerError
 
 from .contexts import Contexts
-from .fork_server import ForkServer, flush
+from .fork_server import START_AGAIN, ForkServer, flush
 from .handover import Record, describe, read_whole, recall, restore, store
 
 Answer = Callable[[Message, Context], RecordDict | Error]
@@ -237,9 +238,9 @@ class Workers:
         how = signal.Signals(code).name if killed else f"exit code {code}"
         return DeadWorkerError(
             f"a worker process of the simulation has died ({how}) {when} it played {name}. Why, "
-            "the output above may say: too little memory (have fewer workers), native code that "
-            "crashed in the app, a signal. Then start again: a run that was saved goes on where "
-            "it stopped"
+            "the output above may say: too little memory (have fewer workers, with "
+            "InProcessGrid(workers=) or pncs run --workers), native code that crashed in the app, "
+            f"a signal. Then {START_AGAIN}"
         )
 
     def _name(self, worker: "_Worker") -> str:
@@ -408,10 +409,13 @@ def _send(channel: socket, numbers: tuple[int, int], files: Sequence[NamelessFil
 
 def _receive(channel: socket) -> tuple[tuple[int, int], list[NamelessFile]]:
     """Return the numbers and the files that were sent; zeros if the other process has ended."""
-    try:
-        data, descriptors, flags, _ = recv_fds(channel, 16, _MOST_AT_ONCE, MSG_CMSG_CLOEXEC)
-    except ConnectionError:  # told once of a process that had not read all: its last words follow
-        return _receive(channel)
+    for _ in range(2):
+        # An error tells, once, of a process that had not read all: its last words follow.
+        with suppress(ConnectionError):
+            data, descriptors, flags, _ = recv_fds(channel, 16, _MOST_AT_ONCE, MSG_CMSG_CLOEXEC)
+            break
+    else:
+        return (0, 0), []
     files = [NamelessFile(descriptor) for descriptor in descriptors]
     if flags & MSG_CTRUNC:
         raise OSError(errno.EMFILE, "each client that keeps arrays needs a file: raise ulimit -n")

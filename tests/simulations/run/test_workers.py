@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import psutil
@@ -29,6 +29,7 @@ from pncs_flower.randomness import derive_seed
 from pncs_flower.simulations.cli.engines import _flower_log
 from pncs_flower.simulations.machine.signals import exit_on_signals
 from pncs_flower.simulations.machine.watchdog import is_alive
+from pncs_flower.simulations.run import workers as workers_module
 from pncs_flower.simulations.run.folder import read_rounds
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import PNCS, DeadWorkerError
@@ -337,7 +338,7 @@ def test_a_worker_that_dies_is_an_error_that_names_the_client(
 ) -> None:
     with InProcessGrid(dies(how, of=client), 100, workers=2) as grid:
         for _ in range(2):
-            named = rf"died \({told}\) while it played client {client}\."
+            named = rf"died \({told}\) while it played client {client}\. .*workers=.*--workers"
             with pytest.raises(DeadWorkerError, match=named):
                 ask(grid, *range(100), die=ConfigRecord())
             assert list(ask(grid, *range(100))) == [*range(100)]
@@ -352,6 +353,19 @@ def test_a_worker_that_is_killed_while_it_has_nothing_to_do_is_told_too() -> Non
         time.sleep(0.2)
         with pytest.raises(DeadWorkerError, match=r"SIGKILL.* it played client 0"):
             ask(grid, 0, 1)
+
+
+def test_a_channel_that_fails_again_and_again_has_ended() -> None:
+    class Broken:
+        calls = 0
+
+        def recvmsg(self, *arguments: Any) -> NoReturn:
+            self.calls += 1
+            raise ConnectionResetError
+
+    channel = Broken()
+    assert workers_module._receive(channel) == ((0, 0), [])  # type: ignore[arg-type]
+    assert channel.calls == 2
 
 
 def test_a_run_whose_worker_died_goes_on_where_it_stopped(tmp_path: Path) -> None:
