@@ -24,9 +24,11 @@ def main(grid: Grid, context: Context) -> None:
         train(
             grid, config, output, lambda row: print(round_line(row, config.num_rounds), flush=True)
         )
+        from .report.picture_of_round import draw_round
         from .report.picture_of_run import draw_rounds
 
         draw_rounds(output)
+        draw_round(output)
         # Flower's log has no width; a table must have one.
         Console(width=100).print(final_table(output))
         print(f"Results: {output}", flush=True)

@@ -125,9 +125,11 @@ def run_in_process(config: Config, clients: int, workers: int | None) -> None:
         _saying_how_to_go_on(config, output, Engine.IN_PROCESS, {"workers": workers}),
     ):
         train(grid, config, output, show)
+    from ..report.picture_of_round import draw_round
     from ..report.picture_of_run import draw_rounds
 
     draw_rounds(output)
+    draw_round(output)
     _conclude(output)
 
 
@@ -209,10 +211,12 @@ def _how_to_go_on(config: Config, output: Path, engine: Engine, shares: Mapping[
 
 
 def _conclude(output: Path) -> None:
-    from ..report.of_run import PICTURE, final_table
+    from ..report.of_run import PICTURE, ROUND_PICTURE, final_table
 
     out.print(final_table(output))
     out.print(f"Picture: {output / PICTURE}", soft_wrap=True)
+    if (output / ROUND_PICTURE).is_file():
+        out.print(f"A round in simulated time: {output / ROUND_PICTURE}", soft_wrap=True)
 
 
 @contextlib.contextmanager

@@ -43,8 +43,8 @@ _ONLY = Annotated[
     typer.Option(
         metavar="AXIS=VALUES",
         help="A part of the sweep, such as shards=1,2 or rules=pncs,uniform (axes: rules, shards, "
-        "dirichlet, layers, selected, queue, rule.KEY); its report takes the place of the whole's, "
-        "and the whole's comes back with the whole.",
+        "dirichlet, layers, selected, queue, devices, rule.KEY); its report takes the place of the "
+        "whole's, and the whole's comes back with the whole.",
     ),
 ]
 
@@ -122,10 +122,28 @@ def reproduce(
     raise typer.Exit(1 if failed else 0)
 
 
-def report(folder: Annotated[Path, typer.Argument()]) -> None:
-    """Write report.html, its pictures and its numbers into what pncs sweep or reproduce wrote."""
+def report(
+    folder: Annotated[Path, typer.Argument()],
+    *,
+    round: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Of a run with devices: the round whose timeline is drawn. "
+            "[dim]\\[default: that of median length][/dim]",
+        ),
+    ] = None,
+) -> None:
+    """Write the report of a sweep (pncs sweep, pncs reproduce), or the pictures of a run, again."""
+    from ..run.folder import SUMMARY  # NumPy takes a moment, and --help needs none
+
     with said_plainly():
-        _report(folder)
+        if (folder / SUMMARY).is_file():
+            _draw_run(folder, round)
+        elif round is None:
+            _report(folder)
+        else:
+            raise ValueError(f"--round is for the folder of a run, and {folder} has no {SUMMARY}")
 
 
 def _run(
@@ -216,6 +234,15 @@ def _progress(what: str) -> Iterator[tuple[Progress, TaskID]]:
             err.print("Stopped. The same command goes on from here.")
             raise
     out.print(f"{time.perf_counter() - start:.0f} s")
+
+
+def _draw_run(folder: Path, round: int | None) -> None:
+    from ..report.picture_of_round import draw_round
+    from ..report.picture_of_run import draw_rounds
+
+    for picture in (draw_rounds(folder), draw_round(folder, round)):
+        if picture is not None:
+            out.print(f"Picture: {picture}", soft_wrap=True)
 
 
 def _report(folder: Path) -> None:

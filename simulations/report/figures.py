@@ -1,6 +1,6 @@
 """The pictures of a report on a sweep."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import permutations
 from pathlib import Path
 from typing import Any, Literal
@@ -19,8 +19,11 @@ from pncs_flower.files import replacing
 from pncs_flower.protocol import client_order
 
 from ..sweep.cell import Run
+from ..sweep.progress import BYTES as TRAFFIC
+from ..sweep.progress import ROUNDS, TIME, UPLOAD, Spent, known, steps
 from ..sweep.results import SweepResults
 from ..sweep.statistics import mean_interval
+from .units import BYTES, SECONDS, Unit, unit_for
 
 COLOURS = ("#0072b2", "#e69f00", "#d55e00", "#cc79a7", "#009e73", "#56b4e9", "#7f6000", "#542788")
 """Okabe and Ito's, which differ in lightness too, with two darker ones; the reference's first."""
@@ -30,6 +33,13 @@ BLACK, GREY, PALE = "#000000", "#bbbbbb", "#f2f2f2"
 _DASHES = ("-", "--", "-.", ":")
 _HEAT_MAPS = 4
 _BANDS_FROM = 5  # with fewer seeds they are so wide that they hide the lines
+_FAR_APART = 10  # how many times longer than another line one takes, for a logarithmic axis
+_SPENT = {
+    ROUNDS: "round",
+    TIME: "simulated time, {}",
+    TRAFFIC: "{} to and from clients",
+    UPLOAD: "{} sent by clients",
+}
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -79,45 +89,72 @@ def draw_states(
     axes.spines[:].set_visible(False)
 
 
-def draw_curves(results: SweepResults, over: Literal["rounds", "bytes"], path: Path) -> Path:
-    """Draw the score over rounds, or over the bytes that clients sent: a plot for each panel."""
-    figure, plots = _plots(len(results.panels), 3, (4.2, 3.3), 0.9, sharey=True)
+def draw_curves(results: SweepResults, over: Spent, path: Path) -> Path | None:
+    """Draw the score over what runs spend: a plot for each panel; None if that is not known."""
+    panels = {
+        panel: {line: runs for line, runs in by_line.items() if known(runs, over)}
+        for panel, by_line in results.panels.items()
+    }
+    panels = {panel: by_line for panel, by_line in panels.items() if by_line}
+    if not panels:
+        path.unlink(missing_ok=True)  # of runs that are there no more
+        return None
+    everything = [runs for by_line in panels.values() for runs in by_line.values()]
+    figure, plots = _plots(len(panels), 3, (4.2, 3.3), 0.9, sharey=True)
     lines = list(dict.fromkeys([results.reference, *results.lines]))
     drawn: dict[str, Line2D] = {}
-    for axes, (panel, by_line) in zip(plots, results.panels.items(), strict=True):
+    for axes, (panel, by_line) in zip(plots, panels.items(), strict=True):
+        unit, log = _axis(over, by_line.values() if over == TIME else everything)
         for line, runs in by_line.items():
             ceiling = line in results.ceilings
-            drawn[line] = _draw_line(axes, runs, over, lines.index(line), ceiling)
+            drawn[line] = _draw_line(axes, runs, over, lines.index(line), ceiling, unit.size)
         axes.set_title(_plain(results.label(panel)), fontsize=10)
-        axes.set_xlabel("round" if over == "rounds" else "MB sent by clients (log scale)")
+        axes.set_xlabel(f"{_SPENT[over].format(unit.name)}{' (log scale)' if log else ''}")
         plain_axes(axes)
-        if over == "rounds":
+        if over == ROUNDS:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        else:
+        elif log:
             axes.set_xscale("log")
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.xaxis.set_major_formatter("{x:g}")
             axes.xaxis.set_minor_formatter(NullFormatter())
+        else:
+            axes.set_xlim(left=0)
     plots[0].set_ylabel(f"test {results.score}")
     shown = [line for line in lines if line in drawn]  # one may have no result
     legend_below(figure, [drawn[line] for line in shown], list(map(_plain, shown)))
     return save(figure, path)
 
 
-def _draw_line(axes: Axes, runs: Sequence[Run], over: str, index: int, ceiling: bool) -> Line2D:
-    mean, half = mean_interval(np.stack([run.scores for run in runs]))
-    if over == "rounds":
-        x = np.arange(1, len(mean) + 1, dtype=np.float64)
+def _axis(over: Spent, of_lines: Iterable[Sequence[Run]]) -> tuple[Unit, bool]:
+    """Return the unit of a plot's axis, and whether it is logarithmic."""
+    if over == ROUNDS:
+        return Unit("", 1), False
+    ends = [steps(runs, over)[0][-1] for runs in of_lines]
+    far = over != TIME or max(ends) > _FAR_APART * min(ends)
+    return unit_for(max(ends), SECONDS if over == TIME else BYTES), far
+
+
+def _draw_line(
+    axes: Axes, runs: Sequence[Run], over: Spent, index: int, ceiling: bool, size: float = 1
+) -> Line2D:
+    """Draw the mean of runs; what they have spent in a unit of that size."""
+    if over == ROUNDS:
+        x, scores = np.arange(1.0, len(runs[0].rounds) + 1), np.stack([r.scores for r in runs])
     else:
-        x = np.mean([run.bytes_up for run in runs], axis=0) / 1e6
+        x, scores = steps(runs, over)
+        x = x / size
+    how: Literal["default", "steps-post"] = "default" if over == ROUNDS else "steps-post"
+    mean, half = mean_interval(scores)
     # Where the colours begin again the dashes are others; the ceiling is black.
     colour = BLACK if ceiling else COLOURS[index % len(COLOURS)]
     dashes = _DASHES[(index + index // len(COLOURS)) % len(_DASHES)]
     width = 2.4 if index == 0 else 1.4
-    (drawn,) = axes.plot(x, mean, color=colour, linestyle=dashes, linewidth=width)
+    (drawn,) = axes.plot(x, mean, color=colour, linestyle=dashes, linewidth=width, drawstyle=how)
     if len(runs) >= _BANDS_FROM:
         low, high = np.clip((mean - half, mean + half), min(0, mean.min()), 1)
-        axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
+        step: Literal["post"] | None = None if over == ROUNDS else "post"
+        axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0, step=step)
     return drawn
 
 

@@ -14,8 +14,8 @@ from ..run.early_stopping import stopped_after
 from ..run.folder import read_rounds, read_summary
 from ..scores import SCORES, score_name, score_of
 
-PICTURE = "rounds.png"
-"""Name of the picture in a run's folder."""
+PICTURE, ROUND_PICTURE = "rounds.png", "round.png"
+"""Names of the pictures in a run's folder: of all rounds, and of one in simulated time."""
 
 _MAX_ROWS = 12
 _SHOWN = 4  # clients in a row of the table

@@ -13,10 +13,23 @@ from markupsafe import Markup
 from ..run.early_stopping import LAST
 from ..scores import score_of
 from ..sweep.cell import Run
+from ..sweep.progress import (
+    BYTES,
+    ROUNDS,
+    TIME,
+    UPLOAD,
+    Reached,
+    Spent,
+    known,
+    spent_until,
+    to_reach,
+)
 from ..sweep.results import SweepResults
-from ..sweep.statistics import Comparison, compare, judge, mean_interval, percent, rounds_to_reach
+from ..sweep.statistics import Comparison, compare, judge, mean_interval, percent
 from .figures import draw_choices, draw_curves, draw_similarities
 from .page import write_csv, write_page
+from .units import BYTES as BYTE_UNITS
+from .units import SECONDS, Unit, in_unit, unit_for
 
 REPORT = "report.html"
 """Name of the page in a sweep's folder."""
@@ -31,6 +44,13 @@ _SERVED = (
     ("worst-tenth-accuracy", ".3f"),
     ("client-accuracy-variance", ".4f"),
 )
+
+# What it takes to reach a score, and the captions that say so.
+_SPENT = {
+    ROUNDS: "Rounds",
+    TIME: "Simulated time, in {}, up to the end of that round",
+    BYTES: "Bytes to and from all clients, in {}",
+}
 
 Table = tuple[list[str], list[list[str]]]  # headings and rows
 
@@ -51,12 +71,14 @@ def write_report(folder: Path, results: SweepResults) -> Path:
         early=sum(len(run.trained) < len(run.rounds) for run in runs),
         notes=_notes(results, releases),
         claims=[(claim.text, *judge(claim, results)) for claim in about.report.claims],
-        rounds=draw_curves(results, "rounds", folder / "rounds.png"),
-        bytes=draw_curves(results, "bytes", folder / "bytes.png"),
+        rounds=draw_curves(results, ROUNDS, folder / "rounds.png"),
+        time=draw_curves(results, TIME, folder / "time.png"),
+        bytes=draw_curves(results, BYTES, folder / "bytes.png"),
+        upload=draw_curves(results, UPLOAD, folder / "upload.png"),
         costs=_costs(results),
         converged=_converged(results),
         after_rounds=_after_rounds(results),
-        reached=_reached(results),
+        reached=[_reached(results, spent, words) for spent, words in _SPENT.items()],
         served=_served(results),
         tests=_tests(results, tests),
         choices=draw_choices(results, folder / "choices.png"),
@@ -136,18 +158,29 @@ def _best_in_bold(
     return ["rule", *columns], list(rows.values())
 
 
-def _reached(results: SweepResults) -> Table:
+def _reached(results: SweepResults, spent: Spent, words: str) -> tuple[str, Table]:
+    """Return what it took to reach each target, and its caption; no rows where it is not known."""
     targets = results.about.report.targets
-    rows = [
-        [results.row(panel, line), *(_when(runs, target) for target in targets)]
+    found = {
+        results.row(panel, line): [to_reach(runs, spent, target) for target in targets]
         for panel, line, runs in results.groups
-    ]
-    return ["rule", *map(percent, targets)], rows
+        if known(runs, spent)
+    }
+    medians = [each.median for row in found.values() for each in row]
+    largest = max(filter(np.isfinite, medians), default=0.0)
+    units = {TIME: SECONDS, BYTES: BYTE_UNITS}.get(spent, (Unit("", 1),))
+    unit = unit_for(largest, units)
+    rows = [[row, *(_when(each, unit) for each in those)] for row, those in found.items()]
+    return words.format(unit.name), (["rule", *map(percent, targets)], rows)
 
 
-def _when(runs: Sequence[Run], target: float) -> str:
-    median, count = rounds_to_reach(runs, target)
-    return f"{'never' if median is None else f'{median:g}'} ({count}/{len(runs)})"
+def _when(reached: Reached, unit: Unit) -> str:
+    median, low, high = (
+        in_unit(value, unit) if np.isfinite(value) else "never"
+        for value in (reached.median, reached.low, reached.high)
+    )
+    interval = f" ({low} to {high})" if reached.seeds > 1 and low != high else ""
+    return f"{median}{interval}; {reached.count} of {reached.seeds}"
 
 
 def _served(results: SweepResults) -> list[list[str]]:
@@ -205,22 +238,47 @@ def _bold(text: str, wanted: bool) -> str:
 def _write_csv(folder: Path, results: SweepResults, tests: Sequence[Comparison]) -> None:
     runs: list[list[object]] = []
     rounds: list[list[object]] = []
+    reached: list[list[object]] = []
     for run in results.runs:
         own = [run.cell[key] for key in ("panel", "line", "seed")]
         served = [run.summary.get(key) for key, _ in _SERVED]  # None is written as nothing
-        sent = int(run.bytes_up[-1])
-        runs.append([*own, run.converged, sent, *served, run.cell["command"]])
-        for row, so_far in zip(run.rounds, run.bytes_up, strict=True):
-            values = [row["round"], score_of(row), row["loss"], int(so_far)]
+        up, down = (
+            [int(so_far) for so_far in each.tolist()] for each in (run.bytes_up, run.bytes_down)
+        )
+        seconds = [None] * len(up) if run.simulated is None else run.simulated.tolist()
+        spent = [up[-1], down[-1], seconds[-1]]
+        runs.append([*own, run.converged, *spent, *served, run.cell["command"]])
+        for row, *so_far in zip(run.rounds, up, down, seconds, strict=True):
+            values = [row["round"], score_of(row), row["loss"], *so_far]
             values.append(row.get("worst-tenth-accuracy"))
             rounds.append([*own, *values, " ".join(row["chosen"])])
+        reached += [
+            [*own, target, *(_until(run, each, target) for each in _SPENT)]
+            for target in results.about.report.targets
+        ]
     compared = [
         [t.panel, results.reference, t.line, t.seeds, t.difference, t.p, t.p_holm] for t in tests
     ]
     served_headings = ",".join(key.replace("-", " ") for key, _ in _SERVED)
-    headings = f"panel,rule,seed,converged {results.score},bytes sent,{served_headings},command"
+    headings = (
+        f"panel,rule,seed,converged {results.score},bytes sent,bytes received,simulated seconds,"
+        f"{served_headings},command"
+    )
     write_csv(folder / "runs.csv", headings, runs)
-    headings = f"panel,rule,seed,round,{results.score},loss,bytes,worst tenth accuracy,chosen"
+    headings = (
+        f"panel,rule,seed,round,{results.score},loss,bytes,bytes received,simulated seconds,"
+        "worst tenth accuracy,chosen"
+    )
     write_csv(folder / "rounds.csv", headings, rounds)
+    headings = "panel,rule,seed,target,rounds,simulated seconds,bytes both ways"
+    write_csv(folder / "reached.csv", headings, reached)
     headings = "panel,reference,against,seeds,difference,p,p (Holm)"
     write_csv(folder / "tests.csv", headings, compared)
+
+
+def _until(run: Run, spent: Spent, target: float) -> float | None:
+    """Return what a run had spent when it reached a score; None if it never did, or not known."""
+    value = spent_until(run, spent, target) if known([run], spent) else np.inf
+    if np.isinf(value):
+        return None
+    return value if spent == TIME else int(value)

@@ -18,6 +18,7 @@ from ..scores import ACCURACY, SCORES, score_name
 from ..toml_file import read_toml
 from . import figures
 from .of_run import PICTURE
+from .units import SECONDS, unit_for
 
 # By the state of a client.
 _STATES = ("free", "cooling down", "chosen", "chosen, but delivered nothing")
@@ -43,15 +44,23 @@ def draw_rounds(path: Path) -> Path:
     strips = 2 if known else 1
     width = figure.get_figwidth()
     figure.set_figwidth(width + strips * _STRIP)
+    heights = [2.6, height]
+    initial = summary[f"initial-{score_name(rows[-1])}"]
+    if rows[-1].get("clock") is not None:
+        heights.insert(0, 2.6)
+        figure.set_figheight(figure.get_figheight() + 2.6)
+    last = len(heights) - 1
     grid = figure.add_gridspec(
-        2, 1 + strips, width_ratios=[width, *[_STRIP] * strips], height_ratios=[2.6, height]
+        len(heights), 1 + strips, width_ratios=[width, *[_STRIP] * strips], height_ratios=heights
     )
-    above = figure.add_subplot(grid[0, 0])
-    below = figure.add_subplot(grid[1, 0], sharex=above)
+    if last > 1:
+        _draw_over_time(figure.add_subplot(grid[0, 0]), rows, initial)
+    above = figure.add_subplot(grid[last - 1, 0])
+    below = figure.add_subplot(grid[last, 0], sharex=above)
     above.tick_params(labelbottom=False)
-    _draw_score(above, rows, summary[f"initial-{score_name(rows[-1])}"])
+    _draw_score(above, rows, initial)
     _draw_clients(below, rows, clients)
-    beside = [figure.add_subplot(grid[1, 1 + n], sharey=below) for n in range(strips)]
+    beside = [figure.add_subplot(grid[last, 1 + n], sharey=below) for n in range(strips)]
     _draw_turns(beside[0], rows, clients)
     if known:
         _draw_strip(beside[1], [by_client.get(client) or 0.0 for client in clients], _BY_LABELS)
@@ -84,6 +93,21 @@ def _draw_score(axes: Axes, rows: Sequence[Mapping[str, Any]], initial: float) -
     axes.text(rounds[-1], scores[-1], f"  {scores[-1]:.3f}", va="center", fontsize=9)
     axes.set(ylabel=f"test {SCORES[name]}", ylim=(0 if name == ACCURACY else min(0, *scores), 1))
     figures.plain_axes(axes, "y")
+
+
+def _draw_over_time(axes: Axes, rows: Sequence[Mapping[str, Any]], initial: float) -> None:
+    """Draw the score over simulated time: it holds until the next round is over."""
+    name = score_name(rows[-1])
+    ends = np.cumsum([0.0, *(sum(row["simulated_seconds"].values()) for row in rows)])
+    unit = unit_for(float(ends[-1]), SECONDS)
+    scores = [initial, *(row[name] for row in rows)]
+    colour = figures.COLOURS[0]
+    axes.plot(ends / unit.size, scores, color=colour, linewidth=1.4, drawstyle="steps-post")
+    axes.plot(ends / unit.size, scores, color=colour, linestyle="none", marker="o", markersize=3)
+    bottom = 0 if name == ACCURACY else min(0, *scores)
+    axes.set(xlabel=f"simulated time, {unit.name}", ylabel=f"test {SCORES[name]}", ylim=(bottom, 1))
+    axes.set_xlim(left=0)
+    figures.plain_axes(axes, "both")
 
 
 def _draw_turns(axes: Axes, rows: Sequence[Mapping[str, Any]], clients: Sequence[str]) -> None:

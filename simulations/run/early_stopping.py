@@ -42,4 +42,5 @@ def after_the_stop(rows: Sequence[Mapping[str, Any]], num_rounds: int) -> list[d
         kept[key] = []
     for key in ("rejected", "chosen_by_layer", "bytes_up", "bytes_down", "seconds"):
         kept[key] = {}
+    kept["simulated_seconds"] = {}
     return [{**kept, "round": n} for n in range(kept["round"] + 1, num_rounds + 1)]

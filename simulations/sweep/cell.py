@@ -16,7 +16,7 @@ from pncs_flower.files import write_whole
 
 from ..config import Config, Scalar, default_run_config, format_toml
 from ..run.early_stopping import LAST, after_the_stop
-from ..scores import score_of
+from ..scores import score_name, score_of
 from ..validation import in_plain_words
 
 CELLS = "cells"
@@ -30,7 +30,9 @@ _LATER: Mapping[str, Scalar] = {
     "combine": "",
     "max-weight": 1e9,
     **dict.fromkeys(("input-column", "label-column", "client-column"), ""),
-    **dict.fromkeys(("image-size", "test-examples"), 0),
+    **dict.fromkeys(("image-size", "test-examples", "extra"), 0),
+    "devices": "none",
+    "deadline": 0.0,
 }
 
 
@@ -84,6 +86,24 @@ class Run:
     def bytes_up(self) -> NDArray[np.float64]:
         """Bytes that all clients have sent up to each round, shape (rounds,)."""
         return np.cumsum([float(sum(row["bytes_up"].values())) for row in self.rounds])
+
+    @cached_property
+    def bytes_down(self) -> NDArray[np.float64]:
+        """Bytes that all clients have received up to each round, shape (rounds,)."""
+        return np.cumsum([float(sum(row["bytes_down"].values())) for row in self.rounds])
+
+    @cached_property
+    def simulated(self) -> NDArray[np.float64] | None:
+        """Simulated seconds up to each round's end, shape (rounds,); None without devices."""
+        if self.rounds[0].get("clock") is None:
+            return None
+        return np.cumsum([sum(row["simulated_seconds"].values()) for row in self.rounds])
+
+    @property
+    def initial(self) -> float | None:
+        """Score before training."""
+        found: float | None = self.summary.get(f"initial-{score_name(self.rounds[0])}")
+        return found
 
     @property
     def trained(self) -> Sequence[Mapping[str, Any]]:

@@ -12,7 +12,7 @@ from ..validation import in_plain_words
 from .plan import Report
 from .sweep import PARAMETER, Axes, Sweep, short
 
-_AXES = ("rules", "shards", "dirichlet", "layers", "selected", "queue")
+_AXES = ("rules", "shards", "dirichlet", "layers", "selected", "queue", "devices")
 
 
 def read_sweep(path: Path) -> Sweep:

@@ -169,7 +169,10 @@ def _run_cell(cell: Cell, moved: Moved, scratch: str) -> Run:
         # A cell that is stopped is run again from its start.
         train(grid, replace(config, checkpoint=False), output, lambda row: None)
         about = {**asdict(cell), "command": cell.command}
-        return Run(about, read_rounds(output), read_summary(output))
+        rounds = read_rounds(output)
+        for row in rounds:  # of a thousand clients larger than all else, and the command has it
+            row.pop("timeline", None)
+        return Run(about, rounds, read_summary(output))
 
 
 @contextmanager

@@ -4,13 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .cell import Run
 from .plan import Ahead, Best, Claim, Sooner
+from .progress import ROUNDS, Vector, to_reach
 from .results import SweepResults
-
-Vector = NDArray[np.float64]
 
 
 class Comparison(NamedTuple):
@@ -68,17 +66,6 @@ def compare(results: SweepResults) -> list[Comparison]:
     return found
 
 
-def rounds_to_reach(runs: Sequence[Run], target: float) -> tuple[float | None, int]:
-    """Return the median round that reaches a score, and how many runs reach it."""
-    # A run that never does counts as later than all rounds; None if that is so of the median.
-    reached = []
-    for run in runs:
-        there = np.flatnonzero(run.scores >= target)
-        reached.append(there[0] + 1 if there.size else np.inf)
-    median = float(np.median(reached))
-    return (median if np.isfinite(median) else None), int(np.isfinite(reached).sum())
-
-
 def judge(claim: Claim, results: SweepResults) -> tuple[str, list[str]]:
     """Return whether a claim holds, holds in part, does not or is not judged; numbers by panel."""
     # A panel where a line has no result, or all lines have none, or where the runs end too early,
@@ -110,12 +97,14 @@ def judge(claim: Claim, results: SweepResults) -> tuple[str, list[str]]:
 def _judge_panel(claim: Claim, lines: Mapping[str, Sequence[Run]]) -> tuple[bool, str]:
     """Hold a claim against runs, those of the reference first; return also the numbers that say."""
     if isinstance(claim, Sooner):
-        medians = {line: rounds_to_reach(runs, claim.target)[0] for line, runs in lines.items()}
+        medians = {
+            line: to_reach(runs, ROUNDS, claim.target).median for line, runs in lines.items()
+        }
         first, *others = medians.values()
-        late = all(median is None or median > claim.after for median in others)
-        shown = (f"{line} {'never' if m is None else f'{m:g}'}" for line, m in medians.items())
+        late = all(median > claim.after for median in others)
+        shown = (f"{line} {'never' if np.isinf(m) else f'{m:g}'}" for line, m in medians.items())
         text = f"median round that reaches {percent(claim.target)}: {', '.join(shown)}"
-        return first is not None and first <= claim.by and late, text
+        return first <= claim.by and late, text
     if isinstance(claim, Ahead):
         own, *rest = (mean_interval(np.stack([r.scores for r in s]))[0] for s in lines.values())
         behind = np.flatnonzero(own <= np.max(rest, axis=0)) + 1

@@ -111,6 +111,7 @@ class Sweep:
     layers: Axis[Literal[1, 2]] = (1,)
     selected: Axis[StrictInt] = (2,)
     queue: Axis[StrictInt] = (-1,)
+    devices: Different[Label] = ()
     parameters: Axes = field(default_factory=dict, metadata={"key": False})
     seeds: Count = 10
     model: Literal["vgg16", "scratch"] = "scratch"
@@ -136,6 +137,8 @@ class Sweep:
         refused = {**_REFUSED, **dict.fromkeys(self.parameters, _AXIS_TOO)}
         if len(self.queue) > 1:
             refused["queue-length"] = "is an axis of a sweep: use queue"
+        if self.devices:
+            refused["devices"] = _AXIS_TOO
         if self.tune:
             refused["lr"] = "beside tune, which chooses lr: have one of them"
         refuse_axes(self.settings, refused)
@@ -236,13 +239,19 @@ class Sweep:
             parts[f"dirichlet {short(alpha)}"] = own
         if self.natural:
             parts["natural"] = {"partition": "natural"}
-        return {
+        panels = {
             f"{part}, layers {layers}, selected {selected}": {
                 **own,
                 **_LAYERS[self.model, layers],
                 "num-selected": selected,
             }
             for (part, own), layers, selected in product(parts.items(), self.layers, self.selected)
+        }
+        if not self.devices:
+            return panels
+        return {
+            f"{panel}, devices {devices}": {**own, "devices": devices}
+            for (panel, own), devices in product(panels.items(), self.devices)
         }
 
     @cached_property

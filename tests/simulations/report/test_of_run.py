@@ -179,3 +179,13 @@ def test_the_picture_of_thousands_is_drawn(tmp_path: Path) -> None:
     with open_run(tmp_path / "many", CONFIG):
         finish(tmp_path / "many", [row(1, ["7"], [], clients=many)], {}, SUMMARY)
     assert draw_rounds(tmp_path / "many").stat().st_size > 10_000
+
+
+def test_the_picture_shows_simulated_time_where_there_are_devices(tmp_path: Path) -> None:
+    heights = []
+    for name, clock in ("none", None), ("phones", 0.0):
+        rows = [row(n, ["0"], [], clock=clock, simulated_seconds={"training": 9.0}) for n in (1, 2)]
+        with open_run(tmp_path / name, CONFIG):
+            finish(tmp_path / name, rows, {}, SUMMARY)
+        heights.append(image.imread(draw_rounds(tmp_path / name)).shape[0])
+    assert heights[0] < heights[1]

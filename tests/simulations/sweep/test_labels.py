@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from cells import change
+from matplotlib.axes import Axes
 from typer.testing import CliRunner
 
 from pncs_flower.simulations.cli import app
@@ -17,6 +18,7 @@ from pncs_flower.simulations.report import figures as figures
 from pncs_flower.simulations.report.of_sweep import write_report
 from pncs_flower.simulations.sweep.cell import Run
 from pncs_flower.simulations.sweep.plan import Similar
+from pncs_flower.simulations.sweep.progress import Spent
 from pncs_flower.simulations.sweep.results import SweepResults, read_results
 from pncs_flower.simulations.sweep.run import run_sweep
 from pncs_flower.simulations.sweep.statistics import judge
@@ -90,9 +92,11 @@ def test_ceiling_of_a_sweep_of_queues_is_drawn_as_one(
     drawn: list[bool] = []
     draw = figures._draw_line
 
-    def seen(axes: object, runs: list[Run], over: str, index: int, ceiling: bool) -> object:
+    def seen(
+        axes: Axes, runs: list[Run], over: Spent, index: int, ceiling: bool, size: float
+    ) -> object:
         drawn.append(ceiling == is_ceiling(runs[0].cell))
-        return draw(axes, runs, over, index, ceiling)  # type: ignore[arg-type]
+        return draw(axes, runs, over, index, ceiling, size)
 
     monkeypatch.setattr(figures, "_draw_line", seen)
     write_report(folder, read_results(folder))
@@ -141,7 +145,7 @@ def test_mean_over_other_plots_is_not_put_beside_the_others(folder: Path) -> Non
     about = json.loads((folder / "sweep.json").read_text())
     about["report"]["rounds"] = [1]
     (folder / "sweep.json").write_text(json.dumps(about) + "\n")
-    assert "<td>pncs L=0</td><td>-</td>" in page_of(folder).rpartition("averaged over seeds")[2]
+    assert "<td>pncs L=0</td><td>-</td>" in page_of(folder).rpartition("averaged over seeds and")[2]
 
 
 def test_choices_of_another_seed_say_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def test_values_of_a_rules_parameter_are_an_axis() -> None:
     lines = ("pncs p=4 per_layer=true", "uniform")
     assert part.cells() == [cell for cell in whole.cells() if cell.line in lines]
     with pytest.raises(
-        ValueError, match=r"--only rule.q=2 must be .*queue, rule.p, rule.per_layer"
+        ValueError, match=r"--only rule.q=2 must be .*queue, devices, rule.p, rule.per_layer"
     ):
         part_of(whole, ["rule.q=2"])
     with pytest.raises(ValueError, match=r"--only rule.p=3: of rule.p the sweep has 2, 4"):

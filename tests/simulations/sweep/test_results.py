@@ -16,13 +16,13 @@ from pncs_flower.simulations.sweep.statistics import (
     holm,
     mean_interval,
     percent,
-    rounds_to_reach,
 )
 from pncs_flower.simulations.sweep.statistics import judge as judge_claim
 
 
 def run(seed: int, *accuracies: float) -> Run:
-    rounds = [{"accuracy": a, "bytes_up": {"training": 10, "pre-round": 1}} for a in accuracies]
+    sent = {"bytes_up": {"training": 10, "pre-round": 1}, "bytes_down": {"training": 100}}
+    rounds = [{"accuracy": a, **sent} for a in accuracies]
     return Run({"seed": seed, "line": "pncs", "rule": "pncs"}, rounds, {})
 
 
@@ -90,12 +90,7 @@ def test_converged_is_the_mean_of_the_last_five() -> None:
 
 def test_bytes_add_up() -> None:
     assert run(0, 0.1, 0.2).bytes_up.tolist() == [11.0, 22.0]
-
-
-def test_a_run_that_never_gets_there_counts_as_last() -> None:
-    runs = [run(0, 0.3, 0.4), run(1, 0.4, 0.4), run(2, 0.1, 0.1)]
-    assert rounds_to_reach(runs, 0.4) == (2.0, 2)
-    assert rounds_to_reach(runs, 0.9) == (None, 0)
+    assert run(0, 0.1, 0.2).bytes_down.tolist() == [100.0, 200.0]
 
 
 LINES = {"pncs": [run(0, 0.5, 0.6)], "other": [run(0, 0.6, 0.55)], "third": [run(0, 0.1, 0.2)]}

@@ -30,6 +30,7 @@ from pncs_flower.simulations.sweep import run as sweep_run
 from pncs_flower.simulations.sweep.cell import Cell, Run
 from pncs_flower.simulations.sweep.plan import Report
 from pncs_flower.simulations.sweep.pool import Moved
+from pncs_flower.simulations.sweep.progress import ROUNDS
 from pncs_flower.simulations.sweep.results import read_results
 from pncs_flower.simulations.sweep.run import run_sweep
 from pncs_flower.simulations.sweep.sweep import Sweep
@@ -157,7 +158,7 @@ def test_a_panel_without_any_result_is_remembered(finished: Path, tmp_path: Path
     assert read_results(folder).lost == ["shards 9"]
 
 
-@pytest.mark.parametrize("heading", ["Rounds to reach an accuracy", "Paired tests"])
+@pytest.mark.parametrize("heading", ["What it takes to reach an accuracy", "Paired tests"])
 def test_a_page_has_no_empty_table(heading: str, finished: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(finished, tmp_path / "sweep")
     about = json.loads((folder / "sweep.json").read_text())
@@ -246,7 +247,7 @@ def test_the_report_is_one_file(finished: Path) -> None:
     page = _Page()
     page.feed((finished / "report.html").read_text())
     assert page.open == []
-    assert len(page.links) == 5  # the icon and four pictures
+    assert len(page.links) == 6  # the icon and five pictures
     assert all(link.startswith("data:") for link in page.links)
 
 
@@ -262,7 +263,7 @@ def test_many_lines_differ_in_colour_or_dashes() -> None:
     axes = Figure().subplots()
     run = Run({}, [{"accuracy": 0.5, "bytes_up": {}}] * 2, {})
     for index, label in enumerate([*(str(n) for n in range(12)), "all"]):
-        _draw_line(axes, [run], "rounds", index, label == "all")
+        _draw_line(axes, [run], ROUNDS, index, label == "all")
     looks = [(line.get_color(), line.get_linestyle()) for line in axes.lines]
     assert len(set(looks)) == len(looks)
 
@@ -274,6 +275,8 @@ def test_the_csv_has_every_round(finished: Path) -> None:
     last = read_results(finished).runs[-1]
     assert float(rows[-1]["accuracy"]) == last.scores[-1]
     assert int(rows[-1]["bytes"]) == last.bytes_up[-1]
+    assert int(rows[-1]["bytes received"]) == last.bytes_down[-1]
+    assert {row["simulated seconds"] for row in rows} == {""}
 
 
 def test_the_report_shows_whom_each_rule_has_served(finished: Path, tmp_path: Path) -> None:

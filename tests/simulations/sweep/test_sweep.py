@@ -299,7 +299,10 @@ def test_values_of_a_rules_parameter_are_lines_of_the_rules_that_have_it(tmp_pat
         ('"rule.p" = [{}]', r"rule.p\[0\].* = {} must be"),
         ("[parameters]\np = [2]", "unknown key parameters: write .rule.KEY."),
         ("[quick.parameters]\np = [2]", "unknown setting 'parameters'"),
-        ("parameter = 1", "unknown key parameter: there are title, .*selected, queue, seeds"),
+        (
+            "parameter = 1",
+            "unknown key parameter: there are title, .*queue, devices, seeds",
+        ),
         ('"rule.p" = [2]\n[rule.pncs]\nrule.p = 4', "rule.p = 4 is an axis of this sweep"),
         ('"rule.p" = [2]\n[settings]\n"rule.p" = 4', "rule.p = 4 is an axis of this sweep"),
         ('"rule.p" = [2]\n[settings]\nrule = "p = 4"', "rule.p = 4 is an axis of this sweep"),
@@ -340,3 +343,17 @@ def test_what_a_rule_runs_without_is_told_once(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     told = "Note: rule.sketch is left out where the rule has none: uniform"
     assert done.output.count("rule.sketch") == done.output.count(told) == 1
+
+
+def test_devices_are_an_axis_with_a_plot_for_each() -> None:
+    sweep = Sweep("a sweep", ("uniform",), devices=("none", "phones"), seeds=1)
+    base = "shards 2, layers 1, selected 2"
+    assert [cell.panel for cell in sweep.cells()] == [
+        f"{base}, devices none",
+        f"{base}, devices phones",
+    ]
+    assert [cell.config.devices for cell in sweep.cells()] == ["none", "phones"]
+    with pytest.raises(ValueError, match="devices = phones is an axis of this sweep"):
+        Sweep("a sweep", ("uniform",), devices=("none",), settings={"devices": "phones"})
+    with pytest.raises(ValueError, match="devices"):
+        Sweep("a sweep", ("uniform",), devices=("phone",))
