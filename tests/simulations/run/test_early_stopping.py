@@ -13,7 +13,7 @@ from pncs_flower.simulations.config import Config, default_run_config
 from pncs_flower.simulations.report.of_run import final_table
 from pncs_flower.simulations.report.of_sweep import write_report
 from pncs_flower.simulations.run import training
-from pncs_flower.simulations.run.early_stopping import best_round, stop_note
+from pncs_flower.simulations.run.early_stopping import after_the_stop, best_round, stop_note
 from pncs_flower.simulations.run.folder import CHECKPOINT, read_rounds
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.run.training import Evaluation, train
@@ -149,3 +149,10 @@ def test_cells_of_a_sweep_stop_early_and_are_compared_over_all_rounds(tmp_path: 
     for each in runs:
         assert f"<td>{each.bytes_up[-1] / len(each.trained) / 1e3:,.1f}</td>" in page
     assert run(sweep, tmp_path / "out") == {}
+
+
+def test_simulated_time_does_not_go_on_after_the_stop() -> None:
+    spent: dict[str, Any] = {"bytes_up": {"training": 1}, "simulated_seconds": {"training": 9.0}}
+    last = {"round": 2, "notes": [], **spent}
+    (after,) = after_the_stop([last], 3)
+    assert (after["round"], after["bytes_up"], after["simulated_seconds"]) == (3, {}, {})
