@@ -180,7 +180,7 @@ def _when(reached: Reached, unit: Unit) -> str:
         for value in (reached.median, reached.low, reached.high)
     )
     interval = f" ({low} to {high})" if reached.seeds > 1 and low != high else ""
-    return f"{median}{interval}; {reached.count} of {reached.seeds}"
+    return f"{median}{interval}; {reached.there} of {reached.seeds}"
 
 
 def _served(results: SweepResults) -> list[list[str]]:

@@ -117,7 +117,7 @@ def _phases(row: Mapping[str, Any], deadline: float) -> list[_Phase]:
     now, phases = 0.0, []
     for name, seconds in row["simulated_seconds"].items():
         now += seconds
-        spans = {
+        spans: dict[str, Sequence[float]] = {
             client: [second - begin for second in own[name]]
             for client, own in row["timeline"].items()
             if name in own

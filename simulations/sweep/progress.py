@@ -33,7 +33,7 @@ class Reached(NamedTuple):
     median: float
     low: float  # the median's interval
     high: float
-    count: int  # runs that reached it
+    there: int  # runs that reached it
     seeds: int
 
 

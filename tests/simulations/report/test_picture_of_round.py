@@ -128,7 +128,7 @@ def test_a_run_without_devices_has_no_such_picture(tmp_path: Path) -> None:
     path = write(tmp_path / "run", [without_time(1)])
     assert draw_round(path) is None
     assert not (path / ROUND_PICTURE).exists()
-    with pytest.raises(ValueError, match="round 1 .* has no simulated time: run with devices"):
+    with pytest.raises(ValueError, match=r"round 1 .* has no simulated time: run with devices"):
         draw_round(path, 1)
 
 
