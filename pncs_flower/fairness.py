@@ -15,6 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["Participation", "accuracy_by_client", "gini", "jain", "worst_tenth"]
 
+_LARGE = 1e290  # of such numbers, a sum may be infinite
+
 
 def gini(values: ArrayLike) -> float:
     r"""Return Gini's coefficient: how unequal numbers are.
@@ -33,6 +35,8 @@ def gini(values: ArrayLike) -> float:
     C. Gini, Variabilità e mutabilità, 1912; in this form: A. Sen, On Economic Inequality, 1973.
     """
     x = np.sort(_checked(values))
+    if x[-1] > _LARGE:
+        x = x / x[-1]  # sums stay in range
     total = x.sum()
     # Of the sorted numbers, the i-th is the larger of a pair i - 1 times, the smaller n - i times.
     signs = 2 * np.arange(1, len(x) + 1) - len(x) - 1

@@ -71,6 +71,13 @@ def least_evaluating(base: Strategy) -> int:
     return max((getattr(each, "min_evaluate_nodes", 0) for each in evaluating), default=0)
 
 
+def evaluates(base: Strategy) -> bool:
+    """Tell whether a base strategy evaluates on clients, as far as it says."""
+    told = [getattr(each, "fraction_evaluate", None) for each in unwrap(base)]
+    shares = [share for share in told if share is not None]
+    return not shares or max(shares) > 0
+
+
 def unwrap(strategy: object) -> Iterator[Strategy]:
     """Yield a strategy and those that it wraps; Flower's wrappers keep theirs in `strategy`."""
     while isinstance(strategy, Strategy):

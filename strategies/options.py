@@ -113,8 +113,8 @@ class SelectionOptions:
         Simulated seconds for which the server waits for the replies of an exchange (pre-round,
         training, evaluation); what comes later is lost. None: it waits for all.
     extra : int (default: 0)
-        Choose so many clients beyond ``num_selected``; the first ``num_selected`` whose updates
-        arrive, in simulated time, count.
+        Choose so many clients beyond ``num_selected``, as far as they are there and free; the first
+        ``num_selected`` whose updates arrive, in simulated time, count.
     """
 
     queue_length: int = 0

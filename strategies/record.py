@@ -71,8 +71,9 @@ class RoundRecord:
         round began; else None, and the next two are empty.
     simulated_seconds : dict of str to float
         What each phase would have taken on the clients' devices: ``"waiting"`` (until enough
-        clients were there), ``"pre-round"``, ``"training"`` and ``"evaluation"``. Of summaries that
-        were asked for ahead, what they took longer than the evaluation that they came with.
+        clients were there), ``"pre-round"``, ``"pre-round unused"``, ``"training"`` and
+        ``"evaluation"``. Of summaries that were asked for ahead, what they took longer than the
+        evaluation that they came with.
     timeline : dict of str to dict of str to list of float
         For each client and phase in which it was asked for something, simulated seconds since the
         run began: when it was asked, had the message, had computed, and when its reply was there.

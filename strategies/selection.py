@@ -89,6 +89,13 @@ class SelectionStrategy(Strategy):
                 f"extra is {self.options.extra}, but the rule chooses for each layer, none of "
                 "which may miss: use extra=0, or per_layer=False"
             )
+        extra, candidates = self.options.extra, getattr(rule, "num_candidates", None)
+        few = candidates is not None and candidates < rule.num_selected + extra
+        if extra and few and not rule.chooses_unasked:
+            raise ValueError(
+                f"extra is {extra} and num_selected {rule.num_selected}, but the rule "
+                f"chooses among {candidates} candidates: use more of these, or a smaller extra"
+            )
         if self.options.devices is not None:
             self._clock = Clock(self.options, self._roster, rule.num_selected)
         weights = Weights(base)

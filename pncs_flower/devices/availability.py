@@ -87,7 +87,7 @@ class Periods(Availability):
 
     def is_there(self, seconds: float, *names: int | str) -> bool:
         """Tell whether the time lies in a period of being there."""
-        return self._place(seconds) < self.on
+        return self.off == 0 or self._place(seconds) < self.on
 
     def leaves(self, seconds: float) -> float:
         """Return the end of the period."""
@@ -116,6 +116,7 @@ class Trace(Availability):
     ----------
     intervals : tuple of (float, float)
         From when to when, in seconds, in order and without overlap; the last may end at infinity.
+        Where the next begins as one ends, also by ``repeat``, the device stays.
     repeat : float, optional (default: None)
         Seconds after which it all begins again, such as a week; None: it does not.
     """
@@ -152,11 +153,19 @@ class Trace(Availability):
         return begun > 0 and place < self.intervals[begun - 1][1]
 
     def leaves(self, seconds: float) -> float:
-        """Return the end of the interval."""
+        """Return the end of the interval, and of those that follow on it without a gap."""
         if not self.is_there(seconds):
             return seconds
         place, begun = self._place(seconds)
-        return seconds + (self.intervals[begun - 1][1] - place)
+        end, following = self.intervals[begun - 1][1], list(self.intervals[begun:])
+        if self.repeat is not None:
+            again = self.intervals[:begun]
+            following += [(on + self.repeat, off + self.repeat) for on, off in again]
+        for on, off in following:
+            if on != end:
+                return seconds + (end - place)
+            end = off
+        return seconds + (end - place) if self.repeat is None else math.inf  # all is one
 
     def returns(self, seconds: float) -> float:
         """Return the beginning of the next interval."""

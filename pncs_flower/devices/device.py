@@ -8,7 +8,7 @@ from .numbers import check_number, check_probability
 
 
 class Span(NamedTuple):
-    """When a device did what it was asked to, in simulated seconds."""
+    """When a device did what it was asked to, in seconds."""
 
     asked: float
     received: float  # the message is there: latency and download
@@ -18,6 +18,10 @@ class Span(NamedTuple):
     def cut(self, seconds: float) -> "Span":
         """Return the span of a device that stops at a time."""
         return Span(*(min(each, seconds) for each in self))
+
+    def after(self, seconds: float) -> "Span":
+        """Return the span, so many seconds later."""
+        return Span(*(each + seconds for each in self))
 
 
 @dataclass(frozen=True)

@@ -167,12 +167,12 @@ PRESETS: dict[str, Fleet] = {
 """Fleets by name.
 
 ``phones``
-    The medians of the rates are those that Wang et al. (A Field Guide to Federated Optimization,
-    arXiv:2107.06917) use to estimate the time of a round of phones: 0.75 MB/s down, 0.25 MB/s up.
+    The medians of the rates, 0.75 MB/s down and 0.25 MB/s up, are round figures after the model of
+    a round's time in Wang et al. (A Field Guide to Federated Optimization, arXiv:2107.06917).
     Bonawitz et al. (Towards Federated Learning at Scale, arXiv:1902.01046) have 6% to 10% of
-    devices drop out (here 8%), and four times as many devices there at the peak of the day as in
-    its trough (here 4.4 times). That a device is there while it is plugged in is theirs, too, and
-    that of FedScale's traces (arXiv:2105.11367).
+    devices drop out on average (here 8%), and four times as many devices that take part at the peak
+    of the day as in its trough (here 4.4 times that are there). That a device is there while it is
+    plugged in is theirs, too, and that of FedScale's traces (arXiv:2105.11367).
 ``cross-silo``
     A few servers that are always there, on links of about 100 Mbit/s.
 ``uniform``

@@ -38,7 +38,8 @@ class Outcome(NamedTuple):
     Attributes
     ----------
     span : Span
-        When it was done; as far as the device came, if it broke off.
+        When it was done, in seconds since all were sent; as far as the device came, if it broke
+        off.
     problem : str
         Why the reply does not count; empty if it does.
     late : bool
@@ -59,43 +60,46 @@ def time_tasks(
 ) -> list[Outcome]:
     """Return what comes of tasks that are all sent at one time, in their order.
 
+    Spans are in seconds from the start on.
+
     A client does its own one after the other. A device that goes, or breaks off, does none of the
     later ones. Who is not done ``deadline`` seconds after the start is late.
     """
+    # Seconds are from the start on: the same work takes the same time whatever the clock says, and
+    # who is done just at the deadline is in time in each round.
     free: dict[str, float] = {}  # when each client is done with what it was asked before
     stopped: dict[str, str] = {}
     outcomes: list[Outcome] = []
     for task in tasks:
         device, client = device_of(task.client), task.client
-        whole = device.span(free.get(client, start), task.bytes_down, task.examples, task.bytes_up)
+        whole = device.span(free.get(client, 0.0), task.bytes_down, task.examples, task.bytes_up)
         end, problem = whole.sent, stopped.get(client, "")
         if problem:
             end = whole.asked
-        elif (leaves := device.availability.leaves(whole.asked)) < end:
-            end, problem = leaves, _after("its device was gone", leaves - start)
+        elif (leaves := device.availability.leaves(start + whole.asked) - start) < end:
+            end = max(leaves, whole.asked)
+            problem = _after("its device was gone", end)
         if device.dropout and not problem:
             rng = generator(seed, "dropout", *task.names, client)
             if rng.random() < device.dropout:
                 end = whole.asked + float(rng.random()) * (whole.sent - whole.asked)
-                problem = _after("its device broke off", end - start)
+                problem = _after("its device broke off", end)
         free[client], late = end, False
         if problem:
             stopped[client] = problem
-        elif deadline is not None and end - start > deadline:
-            late, problem = (
-                True,
-                (
-                    f"its reply would have come after {end - start:.3f} s of simulated time, later "
-                    f"than the deadline of {deadline:g} s"
-                ),
+        elif deadline is not None and end > deadline:
+            late = True
+            problem = (
+                f"its reply would have come after {end:.3f} s of simulated time, later than the "
+                f"deadline of {deadline:g} s"
             )
         outcomes.append(Outcome(whole.cut(end), problem, late))
     return outcomes
 
 
-def waited(outcomes: Iterable[Outcome], start: float, deadline: float | None = None) -> float:
+def waited(outcomes: Iterable[Outcome], deadline: float | None = None) -> float:
     """Return for how many seconds a server waits for replies: until all are there or lost."""
-    longest = max((outcome.span.sent - start for outcome in outcomes), default=0.0)
+    longest = max((outcome.span.sent for outcome in outcomes), default=0.0)
     return longest if deadline is None else min(longest, deadline)
 
 

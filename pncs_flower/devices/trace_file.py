@@ -15,6 +15,7 @@ from .device import Device
 NEEDED = ("client", "seconds_per_example", "download_kbit_s", "upload_kbit_s")
 OPTIONAL = ("latency_s", "dropout", "available", "repeat_s")
 _FIELDS = NEEDED + OPTIONAL
+_LEAST, _MOST = 1e-12, 1e12  # within the limits of a device, whatever the unit
 
 Row = tuple[int, dict[str, Any], dict[str, int]]  # its line, its fields, and the lines of these
 
@@ -76,7 +77,7 @@ class _Reader:
     def client(self) -> str:
         """Return the client's key."""
         key = self._fields["client"]
-        if isinstance(key, bool) or not isinstance(key, int | str):
+        if isinstance(key, bool) or not isinstance(key, int | str) or not str(key).strip():
             raise self.error("client", f"{key!r} is no client's key: give text or a whole number")
         return str(key).strip()
 
@@ -89,9 +90,13 @@ class _Reader:
             number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError):
             raise self.error(field, f"{value!r} is no number") from None
+        except OverflowError:
+            raise self.error(field, "the number has too many digits") from None
         if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
             words = "at least" if zero else "above"
             raise self.error(field, f"{value!r} must be a finite number {words} 0")
+        if number > _MOST or 0 < number < _LEAST:
+            raise self.error(field, f"{value!r} must be from {_LEAST:g} to {_MOST:g}")
         return number
 
     def device(self) -> Device:
@@ -135,6 +140,8 @@ def _interval(pair: object) -> tuple[float, float]:
         raise ValueError(f"{pair!r} is not from when to when, two numbers of seconds")
     try:
         on, off = (math.nan if isinstance(each, bool) else float(each) for each in pair)
+    except OverflowError:
+        raise ValueError("a time has too many digits") from None
     except (TypeError, ValueError):
         raise ValueError(f"{pair!r} is not from when to when, two numbers of seconds") from None
     return on, off
@@ -209,6 +216,8 @@ def _json_rows(path: Path, text: str) -> Iterator[Row]:
             if isinstance(error, json.JSONDecodeError):
                 line, error = error.lineno, ValueError(error.msg)
             raise ValueError(f"{path}, line {line}: {error}") from None
+        except RecursionError:
+            raise ValueError(f"{path}, line {line_of(place)}: it is nested too deep") from None
         if not isinstance(found, Mapping):
             raise ValueError(f"{path}, line {line_of(place)}: {found!r} is no device, {{...}}")
         within = {name: text.find(json.dumps(name), place, end) for name in found}
@@ -217,7 +226,8 @@ def _json_rows(path: Path, text: str) -> Iterator[Row]:
         place = skip(end, blank)
         if text[place : place + 1] not in (",", "]"):
             raise ValueError(f"{path}, line {line_of(place)}: a comma or the list's end is missing")
-        place = skip(place, f",{blank}")
+        if text[place] == ",":
+            place = skip(place + 1, blank)
     if text[place : place + 1] != "]":
         raise ValueError(f"{path}, line {line_of(place)}: the list has no end")
     if (rest := skip(place + 1, blank)) < len(text):

@@ -171,13 +171,12 @@ class Clock:
     ) -> list[Message]:
         """Time the training, and return the replies, those as errors that did not count."""
         # A client that had lost its update has been sent two messages, one after the other.
-        start = self.now
         exchange = self._exchange(round, [(*m, TRAINING, None) for m in sent], received)
         seconds = self._waited(exchange)
         if self._options.extra:
             seconds = self._take_first(round, exchange, seconds)
         round.took = {
-            client: min(outcome.span.sent - start, seconds)
+            client: min(outcome.span.sent, seconds)
             for client, outcome in exchange.last.items()
             if outcome.late or not outcome.problem
         }
@@ -204,7 +203,7 @@ class Clock:
                 outcome = exchange.outcomes[place]
                 exchange.outcomes[place] = outcome._replace(problem=problem, late=True)
         round.surplus = set(surplus)
-        return until - self.now
+        return until
 
     def end_evaluation(
         self, round: OpenRound, received: list[Message], ahead: PreRound | None
@@ -259,7 +258,7 @@ class Clock:
         replies: dict[str, Message] = {}
         for reply in received:
             replies.setdefault(reply.metadata.reply_to_message_id, reply)
-        exchange = Exchange()
+        exchange = Exchange(self.now)
         for client, message, phase, asked in sent:
             answer = replies.get(message.metadata.message_id)
             exchange.messages.append(message)
@@ -271,7 +270,7 @@ class Clock:
         return exchange
 
     def _waited(self, exchange: Exchange) -> float:
-        return waited(exchange.outcomes, self.now, self._options.deadline)
+        return waited(exchange.outcomes, self._options.deadline)
 
     def _spend(self, record: RoundRecord, phase: str, seconds: float) -> None:
         record.simulated_seconds[phase] = seconds

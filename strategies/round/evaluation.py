@@ -8,7 +8,7 @@ from flwr.common import log
 
 from pncs_flower.plain_text import plain_reason, shortened
 
-from ..base_strategy import least_evaluating, named_base
+from ..base_strategy import evaluates, least_evaluating, named_base
 from ..grids.exchange import expire
 from ..grids.view import GridView
 from ..replies.metrics import ReplyMetrics
@@ -22,7 +22,7 @@ def configure(round: OpenRound, arrays: ArrayRecord, config: ConfigRecord) -> No
     clients, least = round.clients, least_evaluating(round.base)
     if round.clock is not None:
         clients, least = round.clock.still_there(clients), max(least, round.clock.num_selected)
-        if len(clients) < least:
+        if len(clients) < least and evaluates(round.base):
             round.record.notes.append("too few clients are there for an evaluation: there is none")
     if len(clients) >= least:
         view = GridView(round.grid, clients.values())

@@ -20,6 +20,7 @@ _DIGITS = 6  # of a second, in a timeline
 class Exchange:
     """Messages that were sent at one time, what each made its client do, and what came of it."""
 
+    start: float  # simulated seconds since the run began; those of outcomes are from here on
     messages: list[Message] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
@@ -33,6 +34,7 @@ class Exchange:
         """Return the part of some messages, by what `id` says of them."""
         places = [place for place, message in enumerate(self.messages) if id(message) in ids]
         return Exchange(
+            self.start,
             [self.messages[place] for place in places],
             [self.tasks[place] for place in places],
             [self.outcomes[place] for place in places],
@@ -46,7 +48,7 @@ class Exchange:
         """Return when each client did what, from its first message to its last reply."""
         spans: dict[str, list[float]] = {}
         for task, outcome in zip(self.tasks, self.outcomes, strict=True):
-            span = [round(seconds, _DIGITS) for seconds in outcome.span]
+            span = [round(seconds, _DIGITS) for seconds in outcome.span.after(self.start)]
             spans[task.client] = [*spans.get(task.client, span)[:1], *span[1:]]
         # Flower draws the order of those that it evaluates on at random.
         return {client: spans[client] for client in sorted(spans, key=client_order)}

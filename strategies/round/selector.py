@@ -167,14 +167,16 @@ class Selector:
                 "of rest use rest_rounds=2",
                 *(length, num_selected),
             )
-        if num_clients <= num_selected and not self._told:
+        if num_clients <= num_selected + self._extra and not self._told:
             self._told = True
             log(
                 WARNING,
-                "num_selected is %d and %s, so all are chosen in each round: "
+                "num_selected is %d%s and %s, so all are chosen in each round: "
                 "there is nothing to choose. (flwr run simulates 2 clients unless it is told "
                 "otherwise, as by --federation-config num-supernodes=10)",
-                *(num_selected, counted(num_clients, "client takes part", "clients take part")),
+                num_selected,
+                f", extra is {self._extra}" if self._extra else "",
+                counted(num_clients, "client takes part", "clients take part"),
             )
 
     def learn_sizes(self, num_examples: Mapping[str, float]) -> None:

@@ -72,6 +72,8 @@ def test_json_says_the_same(tmp_path):
         ("1,1,-5,1", "download_kbit_s", "'-5' must be"),
         ("1,1,fast,1", "download_kbit_s", "'fast' is no number"),
         ("1,1,1,inf", "upload_kbit_s", "finite"),
+        ("1,1e-320,1,1", "seconds_per_example", "from 1e-12 to 1e\\+12"),
+        ("1,1,1e306,1", "download_kbit_s", "from 1e-12 to 1e\\+12"),
         ("1,1,1,", "upload_kbit_s", "is missing"),
         (",1,1,1", "client", "is missing"),
         ("0,1,1,1", "client", "'0' is there already, on line 2"),
@@ -148,6 +150,17 @@ GOOD = '{"client": 1, "seconds_per_example": 1, "download_kbit_s": 1, "upload_kb
         ('[{"client": 1,]', "line 1: "),
         ("[" + GOOD.replace("}", ', "available": 5}') + "]", "field available: 5 is no list"),
         ("[" + GOOD.replace("}", ', "available": [[1]]}') + "]", "field available: .*from when"),
+        (f"[{GOOD},,]", "line 1: "),
+        ("[" * 100_000, "line 1: it is nested too deep"),
+        ("[" + GOOD.replace('"client": 1', '"client": " "') + "]", "' ' is no client's key"),
+        (
+            "[" + GOOD.replace('"upload_kbit_s": 1', '"upload_kbit_s": 1' + "0" * 400) + "]",
+            "field upload_kbit_s: the number has too many digits",
+        ),
+        (
+            "[" + GOOD.replace("}", ', "available": [[0, 1' + "0" * 400 + "]]}") + "]",
+            "field available: a time has too many digits",
+        ),
     ],
 )
 def test_bad_json(tmp_path, text, words):

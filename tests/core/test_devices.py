@@ -33,12 +33,23 @@ def test_tasks_of_one_client_follow_one_another_and_others_do_not_wait():
     tasks = [Task("0", 1000, 10, 0), Task("1", 1000, 10, 0), Task("0", 0, 20, 1000)]
     outcomes = time_tasks(tasks, devices.__getitem__, 0, 100.0)
     assert [outcome.span for outcome in outcomes] == [
-        (100, 101, 102, 102),
-        (100, 101, 103, 103),
-        (102, 102, 104, 105),
+        (0, 1, 2, 2),
+        (0, 1, 3, 3),
+        (2, 2, 4, 5),
     ]
-    assert waited(outcomes, 100.0) == 5
-    assert waited([], 100.0) == 0
+    assert outcomes[2].span.after(100.0) == (102, 102, 104, 105)
+    assert waited(outcomes) == 5
+    assert waited([]) == 0
+
+
+def test_the_same_work_is_in_time_whatever_the_clock_says():
+    device = Device(10, 8000, 8000, latency=0.1)
+    tasks = [Task("0", 100, 7, 100)]  # .1 + .1 + .7 + .1
+    deadline = device.span(0.0, 100, 7, 100).sent
+    for start in (0.0, 0.3, 12.2589, 1e6 / 3, 1e9 / 7):
+        (outcome,) = time_tasks(tasks, lambda c: device, 0, start, deadline=deadline)
+        assert outcome.problem == ""
+        assert waited([outcome], deadline) == deadline
 
 
 def test_who_is_done_at_the_deadline_is_in_time_and_who_is_later_is_not():
@@ -49,7 +60,7 @@ def test_who_is_done_at_the_deadline_is_in_time_and_who_is_later_is_not():
     assert second.late
     assert "5.100 s" in second.problem
     assert "deadline of 5 s" in second.problem
-    assert waited([first, second], 0.0, 5.0) == 5.0
+    assert waited([first, second], 5.0) == 5.0
 
 
 def test_a_device_that_goes_does_none_of_the_rest():
@@ -64,7 +75,7 @@ def test_a_device_that_goes_does_none_of_the_rest():
     assert not going.late
     (before,) = time_tasks(tasks[:1], lambda c: device, 0, 7.0)
     assert before.problem
-    assert before.span == (7, 7, 7, 7)
+    assert before.span == (0, 0, 0, 0)
 
 
 def test_dropouts_are_as_frequent_as_they_are_to_be_and_follow_from_the_names():
@@ -101,6 +112,9 @@ def test_without_dropouts_nobody_breaks_off_and_with_certainty_everybody_does():
         ({"upload": math.nan}, ValueError, "upload is nan"),
         ({"latency": math.inf}, ValueError, "latency is inf"),
         ({"latency": True}, TypeError, "latency is True"),
+        ({"download": 10**5000}, ValueError, "download is above 1e\\+15"),
+        ({"latency": 1e300}, ValueError, "latency is above 1e\\+15"),
+        ({"examples_per_second": 5e-324}, ValueError, "must be at least 1e-15"),
         ({"upload": "fast"}, TypeError, "upload is 'fast'"),
         ({"dropout": 1.5}, ValueError, "at most 1"),
         ({"availability": 0.5}, TypeError, "availability is 0.5"),
@@ -159,6 +173,7 @@ def test_periods_by_hand():
     assert there.returns(8.0) == 13.0
     assert there.returns(1.0) == 3.0
     assert Periods(4.0, 0.0).leaves(99.0) == math.inf
+    assert Periods(4.0, 0.0, 1e-20).is_there(0.0)  # whatever the rounding
 
 
 def test_daily_rhythm_goes_over_midnight():
@@ -181,6 +196,20 @@ def test_trace_by_hand():
     assert not again.is_there(14.0)
     assert (again.leaves(26.0), again.returns(9.0)) == (28.0, 12.0)
     assert Trace(((1.0, math.inf),)).leaves(5.0) == math.inf
+
+
+def test_intervals_without_a_gap_between_them_are_one():
+    # There from 22 to 7 o'clock: over midnight nobody goes.
+    nights = Trace(((0.0, 7 * 3600), (22 * 3600, 86_400.0)), repeat=86_400.0)
+    assert nights.leaves(23 * 3600) == 31 * 3600
+    assert nights.leaves(3600) == 7 * 3600
+    assert nights.leaves(47 * 3600) == 55 * 3600
+    assert nights.leaves(12 * 3600) == 12 * 3600
+    assert Trace(((0.0, 5.0), (5.0, 10.0), (11.0, 12.0))).leaves(1.0) == 10.0
+    assert Trace(((0.0, 5.0), (5.0, math.inf))).leaves(1.0) == math.inf
+    assert Trace(((0.0, 10.0),), repeat=10.0).leaves(7.0) == math.inf
+    assert Trace(((0.0, 4.0), (4.0, 10.0)), repeat=10.0).leaves(37.0) == math.inf
+    assert Trace(((0.0, 9.0),), repeat=10.0).leaves(37.0) == 39.0
 
 
 def test_chance_is_of_the_round_and_not_of_the_time():

@@ -135,3 +135,8 @@ def test_one_named_twice_in_a_round_had_one_turn() -> None:
     turns = Participation()
     turns.add(["a", "a"])
     assert turns.times == {"a": 1}
+
+
+def test_numbers_whose_sum_is_too_large_for_a_float():
+    assert gini([1e308, 1e308, 0.0]) == pytest.approx(gini([1.0, 1.0, 0.0]))
+    assert jain([1e308, 1e308, 0.0]) == pytest.approx(2 / 3)

@@ -15,6 +15,7 @@ from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import (
     PNCS,
     EmptyRoundsError,
+    GradientMemory,
     Oort,
     PowerOfChoice,
     RoundRobin,
@@ -515,6 +516,52 @@ def test_bad_options_are_refused(options, error, words):
 def test_extra_is_refused_where_each_layer_has_a_choice_of_its_own():
     with pytest.raises(ValueError, match="extra is 1, but the rule chooses for each layer"):
         PNCS(FedAvg(), per_layer=True, devices="phones", extra=1)
+
+
+def test_extra_is_refused_where_the_rule_chooses_among_fewer():
+    for variant in ("pow-d", "cpow-d", "rpow-d"):
+        with pytest.raises(ValueError, match=r"extra is 2 and num_selected 2, .* 3 candidates"):
+            PowerOfChoice(FedAvg(), candidates=3, variant=variant, devices="phones", extra=2)
+    with pytest.raises(ValueError, match="extra is 2"):
+        PNCS(FedAvg(), candidates=3, devices="phones", extra=2)
+    GradientMemory(FedAvg(), candidates=1, devices="phones", extra=2)  # it chooses the unasked too
+
+
+def test_extra_with_which_all_are_chosen_is_told(caplog):
+    record = run(selected=1, extra=9, base=alone()).history[0]
+    assert (record.chosen, record.delivered) == (["0", "1", "2"], ["0"])
+    assert "num_selected is 1, extra is 9 and 3 clients take part" in caplog.text
+
+
+def test_who_is_done_just_at_the_deadline_is_in_time_in_each_round():
+    device = Device(10, 8e3, 4e3, 0.5)
+    options = {"devices": dict.fromkeys("012", device), "base": alone(), "rounds": 6}
+    deadline = run(**options).history[0].simulated_seconds["training"]
+    for record in run(deadline=deadline, **options).history:
+        assert record.delivered == ["0", "1", "2"]
+        assert record.simulated_seconds["training"] == deadline
+
+
+def test_a_device_that_is_there_over_midnight_does_not_go_then():
+    day = 86_400.0
+    there = Trace(((0.0, 5.0), (day - 5, day)), repeat=day)
+    away = Trace(((day - 1, 2 * day),))  # so that the clock begins a second before midnight
+    devices = {c: Device(1, 80e3, 80e3, availability=there) for c in "01"}
+    devices["2"] = Device(1, 80e3, 80e3, availability=away)
+    (record,) = run(selected=3, devices=devices, base=alone()).history
+    assert record.simulated_seconds["waiting"] == day - 1
+    assert "0" in record.delivered  # 3 s of training, over midnight
+
+
+def test_too_few_for_an_evaluation_is_a_note_only_where_there_is_one():
+    gone = Device(1, 80e3, 80e3, availability=Trace(((0.0, 5.0),)))
+
+    def notes(base):
+        (record,) = run(devices={**DEVICES, "2": gone}, base=base).history
+        return [note for note in record.notes if "for an evaluation" in note]
+
+    assert notes(FedAvg()) == ["too few clients are there for an evaluation: there is none"]
+    assert notes(alone()) == []
 
 
 def test_a_client_without_a_device_is_an_error_that_names_it():
