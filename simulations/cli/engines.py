@@ -38,8 +38,8 @@ def resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> t
     (saved, about), rows = read_settings(folder), read_rounds(folder)
     # Settings that are newer than the run have their defaults.
     config = Config.from_run_config(default_run_config() | saved | dict(given))
-    refuse_other_settings(folder, config)
     check_saved(folder, config)
+    refuse_other_settings(folder, config)
     from pncs_flower.strategies.resume.checkpoint import CheckpointFolder  # and with it Flower
 
     # A run that was begun by flwr run knows but the clients that were there.
@@ -54,7 +54,8 @@ def resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> t
     if done >= config.num_rounds:
         out.print(f"{folder} has {counted(done, 'round')} already: nothing is left to do")
     elif not saved_rounds.is_begun() and done:
-        out.print(f"{folder} has no checkpoint: it starts again from round 1")
+        rounds = counted(done, "round")
+        _tell(f"{folder} has no checkpoint: it starts again from round 1, and writes {rounds} anew")
     elif damaged := saved_rounds.damaged():
         _tell(f"it goes on from an older checkpoint, as of {'; '.join(damaged)}")
     return replace(config, resume=True, output_dir=str(folder)), clients or before or 0

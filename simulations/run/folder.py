@@ -29,7 +29,6 @@ def output_path(config: Config) -> Path:
     default = f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config.strategy.replace(':', '-')}"
     path = Path(config.output_dir or default).expanduser().resolve()
     if config.resume:
-        read_settings(path)
         check_saved(path, config)
         with held(path):  # refused now, not only when the run has been started
             pass
@@ -54,9 +53,18 @@ def output_path(config: Config) -> Path:
 
 
 def check_saved(path: Path, config: Config) -> None:
-    """Refuse to go on with a run that was never saved."""
+    """Refuse to go on with a run that was never saved, or without saving it any more."""
+    saved, _ = read_settings(path)
+    if not saved.get("checkpoint", True):
+        raise ValueError(
+            f"the run in {path} was not saved, as its setting checkpoint is false, so it cannot "
+            "go on: start it anew in another folder, where checkpoint = true"
+        )
     if not config.checkpoint:
-        raise ValueError(f"the run in {path} was not saved, as its setting checkpoint is false")
+        raise ValueError(
+            f"checkpoint = false is given, but the run in {path} goes on from its checkpoint, and "
+            "is saved again: leave checkpoint out"
+        )
 
 
 def _holds_a_run(path: Path, config: Config) -> bool:

@@ -3,6 +3,7 @@
 import errno
 import os
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from pncs_flower.simulations.cli.engines import Engine, _saying_how_to_go_on
 from pncs_flower.simulations.config import Config, default_run_config
 from pncs_flower.simulations.run.flower import RunFailedError
 from pncs_flower.simulations.run.folder import read_rounds
+from pncs_flower.simulations.run.settings import keep_settings
 from pncs_flower.strategies import DeadWorkerError, EmptyRoundsError, SelectionError, record
 from pncs_flower.strategies.record import append_line, write_json_lines
 
@@ -253,3 +255,30 @@ def test_run_that_was_not_saved_and_one_that_has_lost_it_are_refused_in_one_sent
     assert again[lost].output.startswith("Error: ")
     assert "put these files back" in again[lost].output
     assert len(read_rounds(lost)) == 2
+    shutil.rmtree(lost / "checkpoint")
+    anew = invoke(*RUN, "--rounds", "3", "--resume", str(lost))
+    assert anew.exit_code == 0
+    assert (
+        "has no checkpoint: it starts again from round 1, and writes 2 rounds anew" in anew.output
+    )
+    assert [row["round"] for row in read_rounds(lost)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("saved", "given", "told"),
+    [
+        (True, False, "leave checkpoint out"),
+        (False, False, "start it anew in another folder"),
+        (False, True, "start it anew in another folder"),
+    ],
+)
+def test_what_is_given_of_the_checkpoint_is_told_in_one_sentence(
+    saved: bool, given: bool, told: str, tmp_path: Path
+) -> None:
+    settings = {**default_run_config(), "checkpoint": saved}
+    keep_settings(tmp_path, Config.from_run_config(settings), 4)
+    done = invoke(*RUN, "--set", f"checkpoint={str(given).lower()}", "--resume", str(tmp_path))
+    assert done.exit_code == 1
+    assert done.output.startswith("Error: ")
+    assert told in done.output
+    assert "started with" not in done.output

@@ -41,6 +41,8 @@ def another(key: str, value: Any) -> Any:
         return next(each for each in CHOICES[key] if each != value)
     if key == "rule":
         return "p = 2"
+    if key == "devices":
+        return "uniform"
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
@@ -163,7 +165,10 @@ def test_command_refuses_to_go_on_with_what_would_change_the_result(tmp_path: Pa
     for arguments, message in (
         (["--set", "lr=0.5"], "lr is 0.5, but it was started with 0.3"),
         (["--seed", "4"], "seed is 4, but it was started with 0"),
-        (["--set", "checkpoint=false"], "checkpoint is False, but it was started with True"),
+        (
+            ["--set", "checkpoint=false"],
+            "goes on from its checkpoint, and is saved again: leave checkpoint",
+        ),
         (["--clients", "7"], "--clients is 7, but the run in"),
     ):
         ended = pncs("--resume", folder, *arguments)
