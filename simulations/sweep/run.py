@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from pncs_flower.devices import as_fleet
 from pncs_flower.files import held, write_whole
 from pncs_flower.plain_text import one_line
 from pncs_flower.strategies.record import write_json_lines
@@ -148,7 +150,23 @@ def with_rates(cells: Sequence[Cell], tuned: Sequence[Tuned]) -> list[Cell]:
 
 def cell_files(cells: Iterable[Cell], folder: Path) -> dict[Path, Cell]:
     """Return the file of each cell in a folder, there or not yet."""
-    return {folder / f"{c.name(inputs_fingerprint(c.config))}.jsonl": c for c in cells}
+    devices: dict[str, str] = {}
+    files = {}
+    for cell in cells:
+        config = cell.config
+        found = inputs_fingerprint(config)
+        if config.has_devices_file:
+            if config.devices not in devices:
+                devices[config.devices] = _devices_fingerprint(config.devices)
+            found += devices[config.devices]
+        files[folder / f"{cell.name(found)}.jsonl"] = cell
+    return files
+
+
+def _devices_fingerprint(path: str) -> str:
+    """Hash a file of devices, by its contents; a bad line is told now."""
+    as_fleet(path)
+    return blake2b(Path(path).expanduser().read_bytes(), digest_size=16).hexdigest()
 
 
 def _scratch(parent: str | None = None) -> tempfile.TemporaryDirectory[str]:

@@ -395,3 +395,39 @@ def test_everything_is_reproduced_quickly_from_the_digits(tmp_path: Path) -> Non
     # Of two cores that nothing else uses; PNCS_REPRODUCE_ALL=600 where something does.
     allowed = float(os.environ["PNCS_REPRODUCE_ALL"])
     assert time.monotonic() - start < (300 if allowed <= 1 else allowed)
+
+
+def test_a_file_of_devices_counts_by_its_contents(tmp_path: Path) -> None:
+    file = tmp_path / "devices.csv"
+    head = "client,seconds_per_example,download_kbit_s,upload_kbit_s"
+    file.write_text("\n".join([head, *(f"{k},0.01,8,8" for k in range(5)), ""]))
+    settings = {"num-rounds": 1, "device": "cpu", "devices": str(file)}
+    sweep = Sweep("a sweep", ("uniform",), clients=5, seeds=1, settings=settings)
+    assert run(sweep, tmp_path / "out") == (["uniform 1/1"], {})
+    assert run(sweep, tmp_path / "out") == ([], {})
+    file.write_text(file.read_text().replace("0.01", "0.5"))
+    assert run(sweep, tmp_path / "out") == (["uniform 1/1"], {})
+    file.write_text(file.read_text().replace("0.5", "fast"))
+    with pytest.raises(ValueError, match=r"devices.csv, line 2, field seconds_per_example"):
+        run(sweep, tmp_path / "out")
+
+
+def test_a_sweep_on_devices_is_shown_over_simulated_time(finished: Path, tmp_path: Path) -> None:
+    assert "over simulated time" not in (finished / "report.html").read_text()
+    settings = {**SWEEP.settings, "lr": 1.0}
+    own = Report(reference="pncs", targets=(0.01,))
+    sweep = replace(SWEEP, devices=("none", "uniform"), settings=settings, seeds=1, report=own)
+    assert run(sweep, tmp_path)[1] == {}
+    page = write_report(tmp_path, read_results(tmp_path)).read_text()
+    assert "Accuracy over simulated time" in page
+    assert (tmp_path / "time.png").stat().st_size > 1000
+    with (tmp_path / "reached.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    reached = [row for row in rows if row["rounds"]]
+    assert reached
+    for row in reached:
+        assert bool(row["simulated seconds"]) == ("devices uniform" in row["panel"])
+    last = read_results(tmp_path).runs[-1]
+    assert last.simulated is not None
+    assert last.simulated[-1] == pytest.approx(last.summary["simulated-seconds"])
+    assert not any("timeline" in row for row in last.rounds)
