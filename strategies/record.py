@@ -40,8 +40,8 @@ class RoundRecord:
     rule : str
         The selection rule with its parameters.
     clients : list of str
-        Clients on the roster: online, introduced and eligible. While they stay the same, it is one
-        list for all rounds.
+        Clients on the roster: online, introduced and eligible; with simulated devices, those of
+        them that are there. While they stay the same, it is one list for all rounds.
     cooling, released, backing_off : list of str
         Clients that the Age-of-Update queue holds back, those that had to leave it early because
         too few others were left, and those neither asked nor chosen because of earlier failures.

@@ -3,7 +3,7 @@
 from .availability import Always, Availability, Chance, Periods, Trace, daily
 from .device import Device, Span
 from .distributions import Distribution, LogNormal, Uniform
-from .fleet import PRESETS, DrawnDevices, Fleet, ListedDevices, as_fleet
+from .fleet import PRESETS, DrawnDevices, Fleet, ListedDevices, Nights, as_fleet
 
 __all__ = [
     "PRESETS",
@@ -16,6 +16,7 @@ __all__ = [
     "Fleet",
     "ListedDevices",
     "LogNormal",
+    "Nights",
     "Periods",
     "Span",
     "Trace",

@@ -92,7 +92,9 @@ class DrawnDevices(Fleet):
                 check_number(each.name, value, above=each.name != "latency")
         check_probability("dropout", self.dropout)
         if not isinstance(self.availability, Availability | Nights):
-            raise TypeError(f"availability is {self.availability!r}, but must be an Availability")
+            raise TypeError(
+                f"availability is {self.availability!r}, but must be an Availability, or Nights"
+            )
 
     def device(self, client: str, seed: int = 0) -> Device:
         """Draw a client's device."""

@@ -1,5 +1,6 @@
 """What an exchange of messages takes on the clients' devices, and whose replies come in time."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -69,6 +70,7 @@ def time_tasks(
     # who is done just at the deadline is in time in each round.
     free: dict[str, float] = {}  # when each client is done with what it was asked before
     stopped: dict[str, str] = {}
+    times = Counter[tuple[int | str, ...]]()  # that a client was asked for the same
     outcomes: list[Outcome] = []
     for task in tasks:
         device, client = device_of(task.client), task.client
@@ -80,7 +82,10 @@ def time_tasks(
             end = max(leaves, whole.asked)
             problem = _after("its device was gone", end)
         if device.dropout and not problem:
-            rng = generator(seed, "dropout", *task.names, client)
+            names = (*task.names, client)
+            again = (times[names],) if times[names] else ()
+            times[names] += 1
+            rng = generator(seed, "dropout", *names, *again)
             if rng.random() < device.dropout:
                 end = whole.asked + float(rng.random()) * (whole.sent - whole.asked)
                 problem = _after("its device broke off", end)

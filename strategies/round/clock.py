@@ -28,7 +28,7 @@ from .work import EVALUATION, PRE_ROUND, TRAINING, Work
 
 _UNUSED = "pre-round unused"
 _LEAST_STEP = 1e-3  # seconds; so that the end of a period is passed, whatever its last bit
-_MOST_WAITS = 100_000
+_MOST_WAITS = 10_000  # a week of minutes
 
 
 @dataclass
@@ -108,7 +108,8 @@ class Clock:
         else:
             raise TooFewClientsError(
                 f"fewer clients than num_selected = {self.num_selected} were there at each of "
-                f"{_MOST_WAITS} looks, until {self.now:.0f} s of simulated time"
+                f"{_MOST_WAITS} looks, until {self.now:.0f} s of simulated time: lower it, or give "
+                "the devices other times of being available"
             )
         if self.now > start:
             round.record.simulated_seconds["waiting"] = self.now - start

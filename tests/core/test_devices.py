@@ -96,6 +96,16 @@ def test_dropouts_are_as_frequent_as_they_are_to_be_and_follow_from_the_names():
     assert run(1, 1) != first
 
 
+def test_whether_a_device_breaks_off_is_drawn_anew_each_time():
+    device = Device(10, 8000, 8000, dropout=0.5)
+    second = 0
+    for k in range(1000):
+        task = Task(str(k), 100, 10, 100, (1, "training"))
+        outcomes = time_tasks([task, task], lambda c: device, 0, 0.0)
+        second += outcomes[1].problem != "" and outcomes[0].problem == ""
+    assert second == pytest.approx(250, abs=45)  # its standard deviation is 13.7
+
+
 def test_without_dropouts_nobody_breaks_off_and_with_certainty_everybody_does():
     tasks = [Task(str(k), 100, 10, 100) for k in range(50)]
     never = time_tasks(tasks, lambda c: Device(1, 1, 1, dropout=0), 0, 0.0)
