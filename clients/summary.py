@@ -270,7 +270,7 @@ class SummaryMod:
                     answer[f"{protocol.TAG}{name}"] = value
             asked = "epochs"
             if clocked and self._epochs is not None:
-                answer[protocol.EPOCHS] = float(self._epochs(context))
+                answer[protocol.EPOCHS] = _checked_epochs(self._epochs(context))
         # An error reply would look like that of an app without the mod.
         except Exception as error:
             log(ERROR, "%s(context) failed.", asked, exc_info=error)
@@ -281,6 +281,14 @@ class SummaryMod:
 
 summary_mod = SummaryMod()
 """The mod as most apps need it: ``ClientApp(mods=[summary_mod])``."""
+
+
+def _checked_epochs(epochs: float) -> float:
+    """Return a number of epochs, or raise ValueError for one that cannot be."""
+    if not 0 < float(epochs) <= protocol.MOST_EPOCHS:
+        most = protocol.MOST_EPOCHS
+        raise ValueError(f"it returned {epochs}, but must return above 0 and at most {most:g}")
+    return float(epochs)
 
 
 def _num_clients(context: Context) -> int | None:

@@ -35,6 +35,7 @@ JOINT = "joint"  # entry of the introduction: the client takes two messages in o
 TAG = "tag/"  # what entries of the introduction begin with that the client says for who chooses
 PROBLEM = "problem"  # entry of the marker: why a client cannot introduce itself
 EPOCHS = "epochs"  # entry of the introduction: how often a training goes through the examples
+MOST_EPOCHS = 1e6  # that may be said
 LOSS = "loss"  # the mean loss over a client's examples
 NUM_EXAMPLES = "num-examples"  # in summaries and in metrics
 # A metric: how many examples a client has gone through, each as often as it has, for a simulated

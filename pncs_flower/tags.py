@@ -4,6 +4,8 @@ import math
 import unicodedata
 from collections.abc import Mapping
 
+import numpy as np
+
 Tag = bool | int | float | str
 Tags = Mapping[str, Tag]
 
@@ -13,7 +15,7 @@ LONGEST_TEXT = 200
 
 
 def check_tags(tags: Mapping[str, object]) -> dict[str, Tag]:
-    """Return a client's tags, or raise ValueError for one that cannot be."""
+    """Return a client's tags, NumPy's as Python's own; ValueError for one that cannot be."""
     if not isinstance(tags, Mapping):
         raise ValueError(f"its tags are {type(tags).__name__}, but must be a dict")
     if len(tags) > MOST_TAGS:
@@ -25,6 +27,8 @@ def check_tags(tags: Mapping[str, object]) -> dict[str, Tag]:
                 f"the name of its tag {_short(name)} must be text of 1 to {LONGEST_NAME} letters, "
                 "without control characters"
             )
+        if isinstance(value, np.generic):
+            value = value.item()
         if isinstance(value, str):
             allowed = len(value) <= LONGEST_TEXT and _is_plain(value)
         elif isinstance(value, int):

@@ -50,8 +50,7 @@ class Exchange:
         for task, outcome in zip(self.tasks, self.outcomes, strict=True):
             span = [round(seconds, _DIGITS) for seconds in outcome.span.after(self.start)]
             spans[task.client] = [*spans.get(task.client, span)[:1], *span[1:]]
-        # Flower draws the order of those that it evaluates on at random.
-        return {client: spans[client] for client in sorted(spans, key=client_order)}
+        return spans
 
     def note(self, record: RoundRecord, phase: str) -> None:
         """Put into a round's timeline who did what."""
@@ -72,6 +71,9 @@ def note_spans(record: RoundRecord, phase: str, spans: Mapping[str, list[float]]
     """Put into a round's timeline when each client did what in a phase."""
     for client, span in spans.items():
         record.timeline.setdefault(client, {})[phase] = span
+    # Flower draws the order of those that it evaluates on at random.
+    order = sorted(record.timeline, key=client_order)
+    record.timeline = {client: record.timeline[client] for client in order}
 
 
 def with_errors(received: Iterable[Message], problems: Mapping[str, str]) -> list[Message]:

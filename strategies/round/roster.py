@@ -16,6 +16,7 @@ from pncs_flower.protocol import (
     INTRODUCE,
     JOINT,
     MARKER,
+    MOST_EPOCHS,
     NUM_EXAMPLES,
     PROBLEM,
     TAG,
@@ -37,7 +38,6 @@ _NO_MOD = (
 )
 _LONGEST_KEY = 200
 _MOST_CLIENTS = 1_000_000
-_MOST_EPOCHS = 1e6
 _LONGEST_PROBLEM = 600
 
 
@@ -93,7 +93,7 @@ def _epochs(value: object) -> float | None:
     """Return a number of epochs; None for anything else."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
-    return float(value) if math.isfinite(value) and 0 < value <= _MOST_EPOCHS else None
+    return float(value) if math.isfinite(value) and 0 < value <= MOST_EPOCHS else None
 
 
 class Introductions:

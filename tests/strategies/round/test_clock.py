@@ -578,9 +578,18 @@ def test_epochs_that_cannot_be_told_are_said_by_their_client():
         run(grid=grid)
 
 
+@pytest.mark.parametrize("epochs", [-1, 0, float("nan"), 1e30])
+def test_a_number_of_epochs_that_cannot_be_is_an_error_that_names_it(epochs):
+    grid = InProcessGrid(numpy_app.make_app(SummaryMod(epochs=lambda context: epochs)), 3)
+    with pytest.raises(RuntimeError, match=r"epochs\(context\) raised ValueError: it returned "):
+        run(grid=grid)
+
+
 def test_a_timeline_is_in_the_order_of_clients():
     def keys(items: Sequence[str]) -> list[str]:
         return sorted(items, key=int)
 
-    for record in run(selected=3, rounds=4).history:
+    least = {"min_train_nodes": 1, "min_available_nodes": 1}
+    for record in run(selected=1, rounds=4, base=FedAvg(**least)).history:
+        assert len(record.timeline) == 3  # some are evaluated on, and do not train
         assert list(record.timeline) == keys(list(record.timeline))

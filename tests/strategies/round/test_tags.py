@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from apps import legacy_app, numpy_app
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -110,6 +111,12 @@ def test_what_cannot_be_said_is_refused(bad: Any, named: str) -> None:
 def test_what_can_be_said_is_kept(value: Any) -> None:
     (kept,) = check_tags({"it": value}).values()
     assert (kept, type(kept)) == (value, type(value))
+
+
+@pytest.mark.parametrize("value", [np.int64(3), np.float32(1.5), np.bool_(True), np.str_("x")])
+def test_numbers_of_numpy_are_kept_as_those_of_python(value: Any) -> None:
+    (kept,) = check_tags({"it": value}).values()
+    assert (kept, type(kept)) == (value, type(value.item()))
 
 
 def test_a_client_that_says_too_much_takes_no_part_and_says_why() -> None:
