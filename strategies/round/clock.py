@@ -13,6 +13,7 @@ from typing import Any
 from flwr.app import Message
 
 from pncs_flower.devices import Device, as_fleet
+from pncs_flower.devices.availability import DAY
 from pncs_flower.devices.timing import time_tasks, waited
 from pncs_flower.plain_text import counted
 from pncs_flower.protocol import client_order
@@ -89,33 +90,43 @@ class Clock:
         record.clients = self._listed
 
     def _wait(self, round: OpenRound) -> list[str]:
-        """Return who is there for a round, once as many are as it selects."""
-        start, away = self.now, ""
-        for attempt in range(_MOST_WAITS):
+        """Return who is there for a round: once enough are, or within a day, when most are."""
+        start, first = self.now, None
+        best: tuple[float, list[str]] = self.now, []
+        for attempt in range(_MOST_LOOKS):
             there = self._present(round.met, round.number, attempt)
+            first = len(there) if first is None else first
+            if len(there) > len(best[1]):
+                best = self.now, there
             if len(there) >= self.num_selected:
                 break
-            away = f"{len(there)} of {counted(len(round.met), 'client')}"
             others = set(round.met).difference(there)
             after = min(self.device(c).availability.returns(self.now) for c in others)
+            if after > start + _LONGEST_WAIT and best[1]:
+                break
             if after == math.inf:
                 raise TooFewClientsError(
-                    f"at {self.now:.0f} s of simulated time {away} are there, the others never "
-                    f"come back, and num_selected is {self.num_selected}: lower it, or give the "
-                    "devices other times of being available (repeat)"
+                    f"at {self.now:.0f} s of simulated time 0 of {counted(len(round.met), 'client')} "
+                    "are there, and they never come back: give the devices other times of being "
+                    "available (repeat)"
                 )
             self.now = max(after, self.now + _LEAST_STEP)
-        else:
+        self.now, there = best
+        if not there:
             raise TooFewClientsError(
-                f"fewer clients than num_selected = {self.num_selected} were there at each of "
-                f"{_MOST_WAITS} looks, until {self.now:.0f} s of simulated time: lower it, or give "
-                "the devices other times of being available"
+                f"no client was there at any of {_MOST_LOOKS} looks, from {start:.0f} s of "
+                "simulated time on: give the devices other times of being available"
             )
         if self.now > start:
             round.record.simulated_seconds["waiting"] = self.now - start
             round.record.notes.append(
-                f"{away} were there, too few for a round, so the simulated clock went on by "
+                f"{first} of {counted(len(round.met), 'client')} were there, too few for a round, so the simulated clock went on by "
                 f"{self.now - start:.3f} s, until {len(there)} were"
+            )
+        if len(there) < self.num_selected:
+            round.record.notes.append(
+                f"num_selected is {self.num_selected}, but only {len(there)} are there, and no "
+                "more at once within a day: they are chosen from"
             )
         return there
 

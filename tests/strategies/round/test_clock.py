@@ -1,5 +1,6 @@
 """The simulated clock of three clients by hand, and who is late, breaks off or is not there."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -363,8 +364,28 @@ def test_where_nobody_ever_comes_back_it_is_an_error_and_no_wait():
     with pytest.raises(TooFewClientsError, match="never come back"):
         run(selected=2, devices=devices)
     devices = {k: Device(10, 1e6, 1e6, availability=Chance(1e-12)) for k in devices}
-    with pytest.raises(TooFewClientsError, match=r"at each of \d+ looks"):
+    with pytest.raises(TooFewClientsError, match=r"at any of \d+ looks"):
         run(selected=2, devices=devices)
+
+
+def test_where_never_enough_are_there_at_once_those_are_chosen_from_that_most_are():
+    # In turns, but for 20 seconds in which two are there.
+    devices = {
+        "0": Device(10, 1e6, 1e6, availability=Periods(100, 200)),
+        "1": Device(10, 1e6, 1e6, availability=Periods(120, 180, offset=220)),
+        "2": Device(10, 1e6, 1e6, availability=Periods(10, 290, offset=50)),
+    }
+    there = [
+        {c for c, d in devices.items() if d.availability.is_there(float(second))}
+        for second in range(1200)
+    ]
+    assert max(map(len, there)) == 2
+    for record in run(selected=3, rounds=4, devices=devices, base=alone()).history:
+        began = record.clock + record.simulated_seconds.get("waiting", 0.0)
+        assert set(record.clients) == there[math.floor(began)]
+        assert len(record.clients) == 2
+        assert record.chosen == record.clients
+        assert any("num_selected is 3, but only 2 are there" in note for note in record.notes)
 
 
 def test_clients_that_are_there_by_chance_are_others_in_each_round():
