@@ -32,6 +32,7 @@ _LATER: Mapping[str, Scalar] = {
     **dict.fromkeys(("input-column", "label-column", "client-column"), ""),
     **dict.fromkeys(("image-size", "test-examples", "extra"), 0),
     "devices": "none",
+    "rest-rounds": -1,
     "deadline": 0.0,
 }
 

@@ -29,7 +29,8 @@ from .work import EVALUATION, PRE_ROUND, TRAINING, Work
 
 _UNUSED = "pre-round unused"
 _LEAST_STEP = 1e-3  # seconds; so that the end of a period is passed, whatever its last bit
-_MOST_WAITS = 10_000  # a week of minutes
+_LONGEST_WAIT = DAY  # once somebody has been there
+_MOST_LOOKS = 10_000  # a week of minutes
 
 
 @dataclass
@@ -93,6 +94,7 @@ class Clock:
         """Return who is there for a round: once enough are, or within a day, when most are."""
         start, first = self.now, None
         best: tuple[float, list[str]] = self.now, []
+        everybody = counted(len(round.met), "client")
         for attempt in range(_MOST_LOOKS):
             there = self._present(round.met, round.number, attempt)
             first = len(there) if first is None else first
@@ -106,9 +108,8 @@ class Clock:
                 break
             if after == math.inf:
                 raise TooFewClientsError(
-                    f"at {self.now:.0f} s of simulated time 0 of {counted(len(round.met), 'client')} "
-                    "are there, and they never come back: give the devices other times of being "
-                    "available (repeat)"
+                    f"at {self.now:.0f} s of simulated time 0 of {everybody} are there, and they "
+                    "never come back: give the devices other times of being available (repeat)"
                 )
             self.now = max(after, self.now + _LEAST_STEP)
         self.now, there = best
@@ -120,8 +121,8 @@ class Clock:
         if self.now > start:
             round.record.simulated_seconds["waiting"] = self.now - start
             round.record.notes.append(
-                f"{first} of {counted(len(round.met), 'client')} were there, too few for a round, so the simulated clock went on by "
-                f"{self.now - start:.3f} s, until {len(there)} were"
+                f"{first} of {everybody} were there, too few for a round, so the simulated clock "
+                f"went on by {self.now - start:.3f} s, until {len(there)} were"
             )
         if len(there) < self.num_selected:
             round.record.notes.append(
