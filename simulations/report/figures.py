@@ -73,11 +73,11 @@ def clients_of(rounds: Sequence[Mapping[str, Any]]) -> list[str]:
 def draw_states(
     axes: Axes,
     rounds: Sequence[Mapping[str, Any]],
+    clients: Sequence[str],
     state: Callable[[str, Mapping[str, Any]], int],
     colours: Sequence[str],
 ) -> None:
     """Draw the state of each client, a row, in each round, a column."""
-    clients = clients_of(rounds)
     states = [[state(client, row) for row in rounds] for client in clients]
     left, right = rounds[0]["round"] - 0.5, rounds[-1]["round"] + 0.5
     axes.imshow(
@@ -167,7 +167,13 @@ def draw_choices(results: SweepResults, path: Path) -> Path | None:
     first = min(int(run.cell["seed"]) for run in runs.values())
     figure, plots = _plots(len(runs), 4, (3.1, 2.6))
     for axes, (line, run) in zip(plots, runs.items(), strict=True):
-        draw_states(axes, run.rounds, lambda c, row: c in row["chosen"], (PALE, COLOURS[0]))
+        draw_states(
+            axes,
+            run.rounds,
+            clients_of(run.rounds),
+            lambda c, row: c in row["chosen"],
+            (PALE, COLOURS[0]),
+        )
         seed = run.cell["seed"]
         shown = line if seed == first else f"{line}, seed {seed}"
         axes.set_title(_plain(shown), fontsize=10)

@@ -1,7 +1,7 @@
 """For a person: a line per round and a table, made from what a run left on disk."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,24 +63,31 @@ def final_table(path: Path) -> Table:
         ),
     )
     fitted = any(_left_over(row) is not None for row in rows)
-    measure = "left over" if fitted else "similarity"
-    headings = ["round", SCORES[name], "loss", "chosen", "cooling down", measure, "seconds"]
-    if on_devices:
-        headings.append("simulated")
-    for heading in headings:
+    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "round": lambda row: str(row["round"]),
+        SCORES[name]: lambda row: _number(score_of(row), ".3f"),
+        "loss": lambda row: _number(row["loss"], ".3f"),
+        "chosen": lambda row: first_of(row["chosen"], _SHOWN),
+        "cooling down": lambda row: first_of(row["cooling"], _SHOWN),
+        "left over": lambda row: _number(_left_over(row), ".0%"),
+        "similarity": lambda row: _number(row["mean_similarity"], "+.3f"),
+        "seconds": lambda row: f"{sum(row['seconds'].values()):.2f}",
+        "simulated": lambda row: _number(_simulated(row), ".1f"),
+    }
+    # A terminal is narrow: what a run does not have takes no room.
+    absent = {"similarity" if fitted else "left over"}
+    if not any(row["cooling"] for row in rows):
+        absent.add("cooling down")
+    if all(row["mean_similarity"] is None for row in rows):
+        absent.add("similarity")
+    if not on_devices:
+        absent.add("simulated")
+    shown = {heading: cell for heading, cell in columns.items() if heading not in absent}
+    for heading in shown:
         names = heading in ("chosen", "cooling down")
         table.add_column(heading, justify="left" if names else "right")
     for row in rows[-_MAX_ROWS:]:
-        table.add_row(
-            str(row["round"]),
-            _number(score_of(row), ".3f"),
-            _number(row["loss"], ".3f"),
-            first_of(row["chosen"], _SHOWN),
-            first_of(row["cooling"], _SHOWN),
-            _number(_left_over(row), ".0%") if fitted else _number(row["mean_similarity"], "+.3f"),
-            f"{sum(row['seconds'].values()):.2f}",
-            *([_number(_simulated(row), ".1f")] if on_devices else []),
-        )
+        table.add_row(*(cell(row) for cell in shown.values()))
     return table
 
 

@@ -11,6 +11,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from pncs_flower.plain_text import counted
+from pncs_flower.protocol import client_order
 
 from ..run.folder import read_rounds, read_summary
 from ..run.settings import SETTINGS
@@ -21,10 +22,10 @@ from .of_run import PICTURE
 from .units import SECONDS, unit_for
 
 # By the state of a client.
-_STATES = ("free", "cooling down", "chosen", "chosen, but delivered nothing")
-_COLOURS = (figures.PALE, "#b9d7ec", figures.COLOURS[0], figures.COLOURS[2])
+_STATES = ("free", "cooling down", "chosen", "chosen, but delivered nothing", "not there")
+_COLOURS = (figures.PALE, "#b9d7ec", figures.COLOURS[0], figures.COLOURS[2], "white")
 _BY_LABELS = figures.COLOURS[1]  # accuracies of clients
-_FREE, _COOLING, _CHOSEN, _LOST = range(4)
+_FREE, _COOLING, _CHOSEN, _LOST, _AWAY = range(5)
 
 _STRIP = 1.3  # inches, beside the rounds
 _MAX_LABELS = 30
@@ -36,10 +37,11 @@ def draw_rounds(path: Path) -> Path:
     rows, config, summary = read_rounds(path), read_toml(path / SETTINGS), read_summary(path)
     if not rows:
         raise ValueError(f"{path} has no rounds to draw")
-    clients = figures.clients_of(rows)
+    by_client = summary.get("accuracy-by-client", {})
+    # On devices, some may never have been there.
+    clients = sorted({*figures.clients_of(rows), *by_client}, key=client_order)
     height = min(8.0, max(1.6, 0.22 * len(clients)))
     figure = figures.new_figure(min(16.0, max(7.0, 2.5 + 0.22 * len(rows))), 3.0 + height)
-    by_client = summary.get("accuracy-by-client", {})
     known = [client for client in clients if by_client.get(client) is not None]
     strips = 2 if known else 1
     width = figure.get_figwidth()
@@ -71,7 +73,9 @@ def draw_rounds(path: Path) -> Path:
         f"{config['num-selected']} of {counted(len(clients), 'client')} per round"
     )
     lost = any(set(row["chosen"]) - set(row["delivered"]) for row in rows)
-    shown = [state for state in range(len(_STATES)) if lost or state != _LOST]
+    away = any(len(row["clients"]) < len(clients) for row in rows)
+    unseen = {state for state, seen in ((_LOST, lost), (_AWAY, away)) if not seen}
+    shown = [state for state in range(len(_STATES)) if state not in unseen]
     patches = [Patch(facecolor=_COLOURS[s], edgecolor="#999999", linewidth=0.5) for s in shown]
     figures.legend_below(figure, patches, [_STATES[state] for state in shown])
     return figures.save(figure, path / PICTURE)
@@ -134,7 +138,12 @@ def _draw_strip(axes: Axes, values: Sequence[float], colour: str) -> None:
 
 
 def _draw_clients(axes: Axes, rows: Sequence[Mapping[str, Any]], clients: Sequence[str]) -> None:
-    figures.draw_states(axes, rows, _state, _COLOURS)
+    there = {row["round"]: set(row["clients"]) for row in rows}
+
+    def state(client: str, row: Mapping[str, Any]) -> int:
+        return _state(client, row) if client in there[row["round"]] else _AWAY
+
+    figures.draw_states(axes, rows, clients, state, _COLOURS)
     if len(rows) <= 2 * _MAX_LABELS and len(clients) <= _MAX_LABELS:
         for row in rows[1:]:
             axes.axvline(row["round"] - 0.5, color="white", linewidth=1)

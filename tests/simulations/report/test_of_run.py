@@ -189,3 +189,40 @@ def test_the_picture_shows_simulated_time_where_there_are_devices(tmp_path: Path
             finish(tmp_path / name, rows, {}, SUMMARY)
         heights.append(image.imread(draw_rounds(tmp_path / name)).shape[0])
     assert heights[0] < heights[1]
+
+
+@pytest.mark.parametrize(
+    ("own", "absent"),
+    [
+        ({}, {"cooling down", "left over", "simulated"}),
+        ({"cooling": ["1"]}, {"left over", "simulated"}),
+        (
+            {"mean_similarity": None, "combined": {"residual": 0.5}},
+            {"cooling down", "similarity", "simulated"},
+        ),
+        (
+            {"mean_similarity": None, "clock": 0.0, "simulated_seconds": {"training": 9.0}},
+            {"cooling down", "similarity", "left over"},
+        ),
+    ],
+)
+def test_the_table_has_no_column_without_a_value(
+    own: dict[str, Any], absent: set[str], tmp_path: Path
+) -> None:
+    rows = [row(1, ["0"], [], clock=own.get("clock"), simulated_seconds={})]
+    rows.append(row(2, ["0"], []) | own)
+    summary = SUMMARY | {"simulated-seconds": 9.0}
+    with open_run(tmp_path / "run", CONFIG):
+        finish(tmp_path / "run", rows, {}, summary)
+    headings = {str(column.header) for column in final_table(tmp_path / "run").columns}
+    assert {"cooling down", "left over", "similarity", "simulated"} - headings == absent
+
+
+def test_the_picture_has_a_row_for_clients_that_were_never_there(tmp_path: Path) -> None:
+    heights = []
+    for name, known in ("seen", ["0"]), ("all", [str(k) for k in range(20)]):
+        with open_run(tmp_path / name, CONFIG):
+            own = {"accuracy-by-client": dict.fromkeys(known, 0.5)}
+            finish(tmp_path / name, [row(1, ["0"], [])], {}, SUMMARY | SERVED | own)
+        heights.append(image.imread(draw_rounds(tmp_path / name)).shape[0])
+    assert heights[0] < heights[1]
