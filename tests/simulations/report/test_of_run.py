@@ -209,9 +209,8 @@ def test_the_picture_shows_simulated_time_where_there_are_devices(tmp_path: Path
 def test_the_table_has_no_column_without_a_value(
     own: dict[str, Any], absent: set[str], tmp_path: Path
 ) -> None:
-    rows = [row(1, ["0"], [], clock=own.get("clock"), simulated_seconds={})]
-    rows.append(row(2, ["0"], []) | own)
-    summary = SUMMARY | {"simulated-seconds": 9.0}
+    rows = [row(number, ["0"], []) | own for number in (1, 2)]
+    summary = SUMMARY | ({"simulated-seconds": 9.0} if "clock" in own else {})
     with open_run(tmp_path / "run", CONFIG):
         finish(tmp_path / "run", rows, {}, summary)
     headings = {str(column.header) for column in final_table(tmp_path / "run").columns}
