@@ -157,7 +157,7 @@ class Selector:
         )
 
     def _tell_what_has_no_effect(self, number: int, num_clients: int) -> None:
-        """Log, once a run, that there is nothing to choose or that nobody ever rests."""
+        """Log, once a run, what a number is too small or too large for."""
         num_selected, length = self.rule.num_selected, self._queue.length
         if number == 1 and 0 < length < num_selected:
             log(
@@ -166,6 +166,14 @@ class Selector:
                 "num_selected rounds, which is less than one, so nobody ever rests. For two rounds "
                 "of rest use rest_rounds=2",
                 *(length, num_selected),
+            )
+        candidates = getattr(self.rule, "num_candidates", None)
+        if number == 1 and candidates is not None and candidates > num_clients:
+            log(
+                WARNING,
+                "candidates is %d and %s, so all that may be chosen are asked in each round. "
+                "To ask fewer, lower it",
+                *(candidates, counted(num_clients, "client takes part", "clients take part")),
             )
         if num_clients <= num_selected + self._extra and not self._told:
             self._told = True

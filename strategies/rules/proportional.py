@@ -44,6 +44,9 @@ class ProportionalSelection(RuleStrategy):
     if that is below 1 for all. ``"mifa"`` needs no correction: its mean is over all clients. The
     base strategy must take a mean, as FedAvg does, without differential privacy. It goes on to
     weigh by examples what is no weight of the model: metrics, and BatchNorm's statistics.
+
+    With ``extra``, the probabilities are those of being chosen; which of the chosen count is then a
+    matter of who is fast, for which nothing corrects.
     """
 
     rule_type = ProportionalRule

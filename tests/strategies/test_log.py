@@ -63,6 +63,14 @@ def test_a_rule_that_has_nothing_to_choose_says_so_once(log, clients, times):
     assert all("num_selected is 2 and 2 clients take part" in line for line in told)
 
 
+@pytest.mark.parametrize(("candidates", "times"), [(4, 0), (5, 0), (6, 1)])
+def test_more_candidates_than_clients_are_told_of_once(log, candidates, times):
+    run(PNCS(FedAvg(), num_selected=2, candidates=candidates, queue_length=0), clients=5)
+    told = log("candidates is ")
+    assert len(told) == times
+    assert all("candidates is 6 and 5 clients take part, so all" in line for line in told)
+
+
 class Saving(FedAvg):
     def set_save_path(self, path):
         self.path = path

@@ -395,7 +395,7 @@ def test_where_no_evaluation_can_be_used_there_is_no_loss():
     assert "there is none" in strategy.history[0].notes[-1]
 
 
-@pytest.mark.parametrize("option", ["checkpoint", "ride_along"])
+@pytest.mark.parametrize("option", ["checkpoint", "ride_along", "devices", "deadline", "extra"])
 def test_options_without_a_place_are_refused(option):
     with pytest.raises(TypeError, match=f"{option} is not for an older server"):
         LegacySelection(legacy_app.base(), PNCS, **{option: True})
