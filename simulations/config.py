@@ -327,7 +327,8 @@ def unused_settings(config: Config) -> dict[str, list[str]]:
         kind = _kind(setting, chosen)
         for key, read_by in readers.items():
             if getattr(config, _name(key)) != default[key] and kind not in read_by:
-                unused.setdefault(chosen, []).append(key)
+                reader = f"{setting} = none" if chosen == "none" else chosen
+                unused.setdefault(reader, []).append(key)
     return unused
 
 

@@ -16,6 +16,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from pncs_flower.clients.device import choose_device
 from pncs_flower.clients.training import CHUNK
+from pncs_flower.devices import as_fleet
 from pncs_flower.layers import choose_layers
 from pncs_flower.plain_text import counted
 
@@ -203,6 +204,10 @@ def check_run(
         choose_layers(ArrayRecord(model.state_dict()), request.layers)
     if num_clients is not None:
         inputs.divide(config, num_clients)
+        if config.has_devices_file:
+            fleet = as_fleet(config.devices)
+            for client in range(num_clients):
+                fleet.device(str(client), config.seed)  # each must have one
         if placement is not None:
             check_gpu_memory(config, inputs, num_clients, placement)
 

@@ -162,3 +162,13 @@ def test_what_a_round_takes_that_asks_very_many_is_told(
 def test_ten_thousand_clients_cannot_share_what_is_less() -> None:
     with pytest.raises(ValueError, match="10000 clients cannot share 1442 examples: have between"):
         check_run(ON_CPU, 10_000)
+
+
+def test_a_file_that_lacks_a_clients_device_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "devices.csv"
+    header = "client,seconds_per_example,download_kbit_s,upload_kbit_s"
+    path.write_text("\n".join([header, *(f"{k},0.02,6000,2000" for k in range(9))]))
+    config = replace(CONFIG, devices=str(path))
+    check_run(replace(config, partition="iid"), 9)
+    with pytest.raises(ValueError, match=r"client '9' is not among the devices of .*devices\.csv"):
+        check_run(config, 10)
