@@ -85,7 +85,9 @@ def test_settings_become_options():
 
 
 def test_what_is_not_read_without_devices_is_told():
-    assert unused_settings(config(deadline=5.0, extra=2)) == {"devices = none": ["deadline", "extra"]}
+    assert unused_settings(config(deadline=5.0, extra=2)) == {
+        "devices = none": ["deadline", "extra"]
+    }
     for devices in (*FLEETS, "some.csv"):
         assert unused_settings(config(devices=devices, deadline=5.0)) == {}
 
