@@ -69,13 +69,20 @@ def run_on_ray(config: Config, clients: int, shares: Mapping[str, Any]) -> None:
         from ..run.cluster import joined, machines, prepare
         from ..run.flower import run_in_flower
         from ..run.folder import follow_rounds
-        from ..run.preflight import check_run, detect_machine, note_on_asking, place_clients
+        from ..run.preflight import (
+            check_run,
+            check_shares,
+            detect_machine,
+            note_on_asking,
+            place_clients,
+        )
 
         address = cluster_address()
         if address is None:
             placement = place_clients(config, clients, detect_machine(), **shares)
             check_run(config, clients, placement)
         else:
+            check_shares(config, on_cluster=True, **shares)
             check_run(config, clients)
             with exit_on_signals(), joined(address, [config.strategy]):
                 placement = place_clients(config, clients, machines(), **shares)

@@ -82,16 +82,15 @@ def free_gpu_memory() -> int:
         return 0
 
 
-def place_clients(
+def check_shares(
     config: Config,
-    num_clients: int,
-    machine: Machine | Sequence[Machine],
     *,
+    on_cluster: bool,
     cpus_per_client: int = 1,
     gpus_per_client: float = 0.0,
     logical_gpus: int = 0,
-) -> Placement:
-    """Decide what each simulated client gets, on this machine or on the nodes of a cluster."""
+) -> None:
+    """Refuse shares that no client can get, whatever the machines have."""
     if cpus_per_client < 1:
         raise ValueError(f"cpus-per-client = {cpus_per_client} must be at least 1")
     if gpus_per_client < 0 or (gpus_per_client > 1 and gpus_per_client % 1):
@@ -104,12 +103,36 @@ def place_clients(
             "device = 'cuda' but gpus-per-client = 0: give each client a share of a GPU, such as "
             "0.25, or set device to auto or cpu"
         )
+    if logical_gpus and on_cluster:
+        raise ValueError(
+            f"logical-gpus = {logical_gpus}, but clients are on the cluster that RAY_ADDRESS "
+            "names: leave it out, and start nodes with ray start --num-gpus to pretend GPUs"
+        )
+    if logical_gpus and config.device != "cpu":
+        raise ValueError(
+            f"logical-gpus = {logical_gpus} are only counted, they cannot compute: set device "
+            f"to cpu (it is {config.device})"
+        )
+
+
+def place_clients(
+    config: Config,
+    num_clients: int,
+    machine: Machine | Sequence[Machine],
+    *,
+    cpus_per_client: int = 1,
+    gpus_per_client: float = 0.0,
+    logical_gpus: int = 0,
+) -> Placement:
+    """Decide what each simulated client gets, on this machine or on the nodes of a cluster."""
+    check_shares(
+        config,
+        on_cluster=not isinstance(machine, Machine),
+        cpus_per_client=cpus_per_client,
+        gpus_per_client=gpus_per_client,
+        logical_gpus=logical_gpus,
+    )
     if not isinstance(machine, Machine):
-        if logical_gpus:
-            raise ValueError(
-                f"logical-gpus = {logical_gpus}, but clients are on the cluster that RAY_ADDRESS "
-                "names: leave it out, and start nodes with ray start --num-gpus to pretend GPUs"
-            )
         slots = sum(_slots(node, cpus_per_client, gpus_per_client) for node in machine)
         if not slots:
             has = "; ".join(
@@ -122,11 +145,6 @@ def place_clients(
         at_once = min(slots, num_clients)
         return Placement(cpus_per_client, gpus_per_client, at_once, None, len(machine))
     if logical_gpus:
-        if config.device != "cpu":
-            raise ValueError(
-                f"logical-gpus = {logical_gpus} are only counted, they cannot compute: set device "
-                f"to cpu (it is {config.device})"
-            )
         machine = Machine(machine.cpus, logical_gpus)
     if gpus_per_client > machine.gpus:
         there = (

@@ -65,7 +65,9 @@ def test_what_a_killed_process_has_left_is_removed(home: Path, images: Config) -
     assert {path.name for path in folder.parent.iterdir()} == {folder.name, "lock"}
 
 
-def test_a_run_is_checked_on_the_nodes_with_its_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_checked_on_the_nodes_with_its_rule_or_refused_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     sent: list[object] = []
 
     def join(address: str, strategies: object = ()) -> None:
@@ -77,6 +79,9 @@ def test_a_run_is_checked_on_the_nodes_with_its_rule(monkeypatch: pytest.MonkeyP
     done = CliRunner().invoke(app, ["run", "--strategy", "pncs_flower.strategies:PNCSRule"])
     assert "that is all" in done.output
     assert sent == [["pncs_flower.strategies:PNCSRule"]]
+    done = CliRunner().invoke(app, ["run", "--set", "device=cpu", "--logical-gpus", "1"])
+    assert "logical-gpus = 1, but clients are on the cluster" in " ".join(done.output.split())
+    assert len(sent) == 1  # it was refused before the cluster was joined
 
 
 def test_the_code_runs_alone_with_a_rule_of_a_users(
