@@ -10,3 +10,5 @@ ORPHANS_END = 3.0  # the same where the command itself was killed, and the watch
 RUN_ENDS = 30.0  # for Flower to say how a run ended, after its log has ended
 LOOK_AT_RUN_AGAIN = 0.2  # between two looks at a run of Flower's
 NEWS_OF_SWEEP = 60.0  # between two lines about a sweep in a log, which shows no bar
+NODE_ENDS = 10.0  # for a node of a cluster to be gone after one of its workers, if it ends
+LOOK_AT_NODES_AGAIN = 0.2  # between two looks at them

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from time import monotonic, sleep
 from traceback import format_exception
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from ..config import Config
 from ..machine.limits import usable_cpus
 from ..machine.surroundings import cluster_address, short_folder
 from ..run.cluster import Parcel, alive, joined, machines, prepare, session
+from ..timeouts import LOOK_AT_NODES_AGAIN, NODE_ENDS
 
 _MOST_NODES = 3  # on which a job is tried, if they die
 
@@ -109,9 +111,9 @@ def _do_in_ray(
             try:
                 outcome = ray.get(reference)
             except ray.exceptions.RayError as error:
-                # A node that ends may stop its workers first.
                 crashed = isinstance(error, ray.exceptions.WorkerCrashedError)
-                if isinstance(error, of_nodes) or (crashed and before - alive()):
+                may_end = parcel is not None  # there is but one, if Ray was started here
+                if isinstance(error, of_nodes) or (crashed and may_end and _one_ends(before)):
                     lost[path] += 1
                     if lost[path] < _MOST_NODES:
                         todo.append(path)
@@ -120,6 +122,16 @@ def _do_in_ray(
                 traceback = without_colours(str(error))  # of the worker too
                 outcome = Failure(cause if isinstance(cause, Exception) else error, traceback)
             yield path, outcome
+
+
+def _one_ends(nodes: set[str]) -> bool:
+    """Tell whether a node is gone, or soon is: one that ends may stop its workers first."""
+    deadline = monotonic() + NODE_ENDS
+    while not nodes - alive():
+        if monotonic() >= deadline:
+            return False
+        sleep(LOOK_AT_NODES_AGAIN)
+    return True
 
 
 def _do(do: Do, job: Any, parcel: Parcel | None) -> Any:

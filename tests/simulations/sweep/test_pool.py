@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from ray import exceptions
 
+from pncs_flower.simulations.run.cluster import Parcel
 from pncs_flower.simulations.sweep import pool
 
 A, B = Path("a"), Path("b")
+ON_CLUSTER = Parcel({}, {})
 
 
 class Ray:
@@ -47,14 +49,19 @@ class Ray:
 
 
 def done(
-    monkeypatch: pytest.MonkeyPatch, outcomes: list[object], alive: Iterator[set[str]] | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    outcomes: list[object],
+    alive: Iterator[set[str]] | None = None,
+    parcel: Parcel | None = ON_CLUSTER,
 ) -> tuple[list[str], dict[Path, Any]]:
     """Do two jobs, and return those that were submitted, and what became of them."""
     ray = Ray(outcomes)
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setattr(pool, "machines", lambda: [SimpleNamespace(cpus=2)])
     monkeypatch.setattr(pool, "alive", lambda: next(alive) if alive else {"1", "2"})
-    results = dict(pool._do_in_ray(lambda job, moved: job, {A: "a", B: "b"}, None, None))
+    monkeypatch.setattr(pool, "LOOK_AT_NODES_AGAIN", 0.0)
+    jobs = {A: "a", B: "b"}
+    results = dict(pool._do_in_ray(lambda job, moved: job, jobs, parcel, None))
     return ray.submitted, results
 
 
@@ -76,16 +83,22 @@ def test_a_job_that_loses_three_nodes_fails(monkeypatch: pytest.MonkeyPatch) -> 
     assert results[B].error is died
 
 
-def test_a_job_that_kills_its_worker_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    submitted, results = done(monkeypatch, [exceptions.WorkerCrashedError(), "b done"])
+@pytest.mark.parametrize(("parcel", "patience"), [(None, 1e9), (ON_CLUSTER, 0.05)])
+def test_a_job_that_kills_its_worker_fails(
+    parcel: Parcel | None, patience: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "NODE_ENDS", patience)
+    outcomes = [exceptions.WorkerCrashedError(), "b done"]
+    submitted, results = done(monkeypatch, outcomes, parcel=parcel)
     assert submitted == ["a", "b"]
     assert isinstance(results[A].error, exceptions.WorkerCrashedError)
 
 
-def test_a_worker_that_ends_with_its_node_is_no_fault_of_the_job(
+def test_a_worker_that_ends_before_its_node_is_no_fault_of_the_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    alive = iter([{"1", "2"}, {"1", "2"}, {"1"}, {"1"}])
+    both = {"1", "2"}
+    alive = iter([both, both, both, both, {"1"}, {"1"}])  # gone after a while
     submitted, results = done(
         monkeypatch, [exceptions.WorkerCrashedError(), "b done", "a done"], alive
     )
