@@ -1,6 +1,6 @@
-"""The navigation, made from the lists of docs/index.md, and links that leave docs/.
+"""The front page and the navigation, made from README.md and docs/index.md, and links between them.
 
-Both are written as people read them on GitHub, so the pages are the same there and here.
+All is written as people read it on GitHub, so that it is there and here, and written once.
 """
 
 import os
@@ -13,6 +13,9 @@ from sphinx.errors import ExtensionError
 
 _SECTION = re.compile(r"^## (.+)\n((?:.*\n)*?)(?=^## |\Z)", re.M)
 _PAGE = re.compile(r"^- \[(.+?)\]\(([\w/-]+)\.md\)", re.M)
+_README = re.compile(r"^\[.+\]\(\.\./README\.md\)$", re.M)
+_READ_ON = "## Read on\n"
+_LINK = re.compile(r"\]\((?!\w+:|#)(docs/)?")
 _OUTSIDE = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)#\s]*)(#[^)\s]*)?\)")
 
 
@@ -29,10 +32,21 @@ def toctrees(text: str) -> str:
     return _SECTION.sub(with_toctree, text)
 
 
+def front(text: str, readme: str) -> str:
+    """Return the front page with what the README says in the place of the line that links to it.
+
+    Left out are its title and, from `Read on` to its end, links that the front page has itself.
+    """
+    body = readme.partition("\n")[2].partition(_READ_ON)[0].strip()
+    body = _LINK.sub(lambda found: "](" if found[1] else "](../", body)
+    return _README.sub(lambda _: body, text, count=1)
+
+
 def outside(text: str, page: Path, docs: Path) -> str:
     """Point links to files of the repository at where it is, if that is known; else at nothing.
 
-    A build on GitHub knows it. Anywhere else the file's name is all that a reader needs.
+    A build on GitHub knows it. Anywhere else the file's name is all that a reader needs. The README
+    is the front page.
     """
     root = docs.parent
     server, repository = (os.environ.get(f"GITHUB_{each}") for each in ("SERVER_URL", "REPOSITORY"))
@@ -43,6 +57,9 @@ def outside(text: str, page: Path, docs: Path) -> str:
             return found[0]
         if not target.exists() or root not in (target, *target.parents):
             raise ExtensionError(f"{page.name} links to {found[2]}, which is not there")
+        if target == root / "README.md":
+            index = Path(os.path.relpath(docs / "index.md", page.parent)).as_posix()
+            return f"[{found[1]}]({index}{found[3] or ''})"
         if not server or not repository:
             return found[1]
         kind = "tree" if target.is_dir() else "blob"
@@ -53,8 +70,11 @@ def outside(text: str, page: Path, docs: Path) -> str:
 
 
 def _read(app: Sphinx, name: str, source: list[str]) -> None:
-    path = Path(app.env.doc2path(name))
-    text = outside(source[0], path, Path(app.srcdir))
+    path, docs = Path(app.env.doc2path(name)), Path(app.srcdir)
+    text = source[0]
+    if name == "index" and _README.search(text):
+        text = front(text, (docs.parent / "README.md").read_text(encoding="utf-8"))
+    text = outside(text, path, docs)
     source[0] = toctrees(text) if name == "index" else text
 
 

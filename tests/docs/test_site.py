@@ -50,12 +50,30 @@ def test_links_that_lead_somewhere_are_taken(tmp_path: Path) -> None:
     assert 'class="caption-text">Start<' in shown, "the navigation is made from the list"
 
 
+def test_the_readme_is_the_front_page(tmp_path: Path) -> None:
+    readme = "# Name\n\nIn [short](docs/page.md), [in code](there.py).\n\n## Two lines\n\nThese.\n"
+    readme += "\n## Read on\n\n- [Nowhere](docs/nowhere.md)\n"
+    (tmp_path / "README.md").write_text(readme, encoding="utf-8")
+    pages = small(tmp_path, "[two](../README.md#two-lines)")
+    index = pages / "index.md"
+    text = index.read_text(encoding="utf-8").replace("## Start", "[It](../README.md)\n\n## Start")
+    index.write_text(text, encoding="utf-8")
+    done = build(pages, tmp_path / "site")
+    assert done.returncode == 0, done.stderr
+    front, page = ((tmp_path / "site" / f"{name}.html").read_text() for name in ("index", "page"))
+    assert ">short</a>, in code." in re.sub(r"</?span[^>]*>", "", front)
+    assert 'id="two-lines"' in front
+    assert "Nowhere" not in front
+    assert 'href="index.html#two-lines"' in page
+
+
 @pytest.mark.parametrize(
     ("page", "named"),
     [
         ("[home](indx.md)", "indx"),
         ("[a part](page.md#another-part)", "another-part"),
         ("[a file](../not-there.py)", "not-there"),
+        ("[the front page](../README.md)", "README"),
         ("![a picture](not-there.png)", "not-there.png"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Apps of the shape of Flower's own examples need the two lines, and what the README says."""
+"""Apps of the shape of Flower's own examples need the two lines, and what docs/your-app.md says."""
 
 import importlib
 import importlib.util
@@ -27,7 +27,7 @@ CHANGED: dict[str, Config] = {
     "quickstart_xgboost": {"fraction-train": 1.0},
     "advanced_pytorch": {"fraction-train": 1.0},
 }
-"""Settings of the examples that have to be others with the two lines; the README says so."""
+"""Settings of the examples that have to be others with the two lines; docs/your-app.md says so."""
 TREES = "quickstart_xgboost"  # no gradient to compare
 RANDOM = {"quickstart_numpy", "opacus_dp"}  # drawn anew in each run
 
