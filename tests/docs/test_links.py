@@ -1,4 +1,4 @@
-"""Links in the pages outside of the site, such as the README: each leads to a file and a heading."""
+"""Links in pages outside of the site, such as the README: each leads to a file and a heading."""
 
 import re
 from pathlib import Path
