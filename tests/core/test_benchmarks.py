@@ -280,7 +280,31 @@ SCRIPTS = [
     "combinations.py",
     "growth.py",
     "peers.py",
+    "sweep_pictures.py",
 ]
+
+
+def test_pictures_of_a_sweep(tmp_path: Path, run_here: Callable[..., list[str]]) -> None:
+    """Of each kind one; a line that the sweep lacks is an error."""
+    rounds, reached = ["panel,rule,seed,round,accuracy,bytes,bytes received"], []
+    for seed in (0, 1):
+        for rule in ("all", "pncs"):
+            rounds += [f'"a, none",{rule},{seed},{r},0.{r}{seed},{r}00,{r}00' for r in (1, 2)]
+    reached = ["panel,rule,seed,target,rounds,simulated seconds,bytes both ways"]
+    for plot in ("phones", "cross-silo", "none"):
+        reached += [f'"devices {plot}",{rule},0,0.7,2,60,2000000' for rule in ("all", "pncs")]
+        reached.append(f'"devices {plot}",pncs,1,0.7,,,')
+    (tmp_path / "rounds.csv").write_text("\n".join(rounds))
+    (tmp_path / "reached.csv").write_text("\n".join(reached))
+    script, picture = "sweep_pictures.py", tmp_path / "a.png"
+    lines = [script, "lines", str(tmp_path), "--picture", str(picture), "--rules"]
+    run_here(*lines, "all", "pncs")
+    assert picture.stat().st_size > 10_000
+    picture.unlink()
+    run_here(script, "reached", str(tmp_path), "--target", "0.70", "--picture", str(picture))
+    assert picture.stat().st_size > 10_000
+    with pytest.raises(SystemExit, match="has no runs of oort"):
+        run_here(*lines, "oort")
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
