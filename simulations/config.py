@@ -152,7 +152,11 @@ AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Text = Annotated[str, AfterValidator(_to_be_written)]
 
 
-@dataclass(frozen=True, config=ConfigDict(strict=True, alias_generator=_key, validate_by_name=True))
+# Built when it is first made: to say what a command takes, nothing is to be checked.
+_CHECKED = ConfigDict(strict=True, alias_generator=_key, validate_by_name=True, defer_build=True)
+
+
+@dataclass(frozen=True, config=_CHECKED)
 class Config:
     """The settings of one run; see the comments in the app's ``pyproject.toml``."""
 

@@ -9,6 +9,6 @@ PROCESSES_END = 2.0  # for what a command has started to end when asked, and aga
 ORPHANS_END = 3.0  # the same where the command itself was killed, and the watchdog does it
 RUN_ENDS = 30.0  # for Flower to say how a run ended, after its log has ended
 LOOK_AT_RUN_AGAIN = 0.2  # between two looks at a run of Flower's
-NEWS_OF_SWEEP = 60.0  # between two lines about a sweep in a log, which shows no bar
+NEWS_IN_LOG = 60.0  # between two lines about what takes long, in a log, which shows no bar
 NODE_ENDS = 10.0  # for a node of a cluster to be gone after one of its workers, if it ends
 LOOK_AT_NODES_AGAIN = 0.2  # between two looks at them

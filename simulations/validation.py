@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 from pydantic import AfterValidator, Field, StrictStr, ValidationError
@@ -102,3 +103,25 @@ def nearest(wrong: str, known: Collection[str]) -> str:
     """Say which of the known names was meant, or all of them."""
     near = get_close_matches(wrong, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+
+
+def near_folder(wrong: Path, *marks: str) -> str:
+    """Say which folder was meant, or which is the latest: in it, beside it or in runs.
+
+    Only those that have a file of one of some names; empty if there is none.
+    """
+    parents = {wrong, wrong.parent, wrong.parent / "runs"}
+    there = [
+        each
+        for parent in parents
+        if parent.is_dir()
+        for each in parent.iterdir()
+        if each != wrong and any((each / mark).is_file() for mark in marks)
+    ]
+    if not there:
+        return ""
+    there.sort(key=lambda each: (each.stat().st_mtime, each), reverse=True)
+    near = get_close_matches(wrong.name, [each.name for each in there], n=1)
+    if near:
+        return f"; did you mean {next(each for each in there if each.name == near[0])}?"
+    return f"; the latest is {there[0]}"

@@ -5,6 +5,7 @@ import errno
 import io
 import linecache
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
 from traceback import walk_tb
@@ -16,13 +17,17 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    ProgressColumn,
+    Task,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
+    TimeRemainingColumn,
 )
 from rich.text import Text
 
 from ..config import Scalar, default_run_config
+from ..how_far import listening
+from ..timeouts import NEWS_IN_LOG
 
 # Without markup: names, paths and titles may have brackets.
 out = Console(markup=False, highlight=False)
@@ -32,21 +37,55 @@ err = Console(stderr=True, markup=False, highlight=False)
 """For errors."""
 
 _PACKAGE = "pncs_flower"
+_OFTEN = 0.1  # seconds between two looks of a person at a bar
 _traceback = False
 
 
-def progress_bar(*columns: ProgressColumn) -> Progress:
-    """Return a bar, with more columns after the usual ones; it shows only in a terminal."""
-    return Progress(
+class _CountColumn(MofNCompleteColumn):
+    """How much is done of how much; nothing where that is not known."""
+
+    def render(self, task: Task) -> Text:
+        return Text() if task.total is None else super().render(task)
+
+
+@contextlib.contextmanager
+def progress_bar(
+    what: str, total: int | None = None, *, thread: bool = True
+) -> Iterator[tuple[Progress, TaskID]]:
+    """Show a bar with the time that is left, in a terminal; and what takes long in between."""
+    # Elsewhere, as in a log, there is now and then a line about what takes long. Without a thread
+    # the bar moves when it is told to.
+    bar = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        MofNCompleteColumn(),
+        _CountColumn(),
         TimeElapsedColumn(),
-        *columns,
+        TimeRemainingColumn(),
         console=out,
+        auto_refresh=thread,
         disable=not out.is_terminal,
         transient=True,
     )
+    parts: dict[str, TaskID] = {}
+    last = time.monotonic()
+
+    def show(part: str, done: int, total: int) -> None:
+        nonlocal last
+        if done < total and time.monotonic() - last < _OFTEN:
+            return
+        if out.is_terminal:
+            last = time.monotonic()
+            if part not in parts:
+                parts[part] = bar.add_task(part, total=total)
+            bar.update(parts[part], completed=done, refresh=not thread)
+            if done >= total:
+                bar.remove_task(parts.pop(part))
+        elif time.monotonic() - last > NEWS_IN_LOG:
+            last = time.monotonic()
+            out.print(f"{part}: {done} of {total}")
+
+    with bar, listening(show):
+        yield bar, bar.add_task(what, total=total)
 
 
 def show_tracebacks(wanted: bool) -> None:
@@ -116,11 +155,11 @@ def _say_error(text: str) -> None:
     err.print(Text.assemble(("Error:", "bold red"), " ", text), soft_wrap=True)
 
 
-def parse_setting(text: str) -> tuple[str, Scalar]:
+def parse_setting(text: str, where: str = "--set ") -> tuple[str, Scalar]:
     """Read KEY=VALUE: numbers and truth values as TOML and Python write them, else text."""
     key, equals, value = (part.strip() for part in text.partition("="))
     if not equals:
-        raise ValueError(f"--set {text} must be KEY=VALUE, such as lr=0.05")
+        raise ValueError(f"{where}{text} must be KEY=VALUE, such as lr=0.05")
     parsed = _read(value)
     # A folder may be called 2024, and a layer true.
     is_text = isinstance(default_run_config().get(key), str) and not isinstance(parsed, str)

@@ -12,15 +12,22 @@ from ..data.download import download
 from ..data.examples import Data, classes_of
 from ..data.hub import PREFIX, fetch
 from ..data.hub_columns import Reading
-from .console import out, said_plainly
+from .console import out, progress_bar, said_plainly
+from .options import Suggesting, names
 
-data = typer.Typer(help="The data sets.", no_args_is_help=True)
+data = typer.Typer(cls=Suggesting, help="The data sets.", invoke_without_command=True)
 
 _PUBLISHED = [name for name, each in DATASETS.items() if each.download or each.on_hub]
 
 _FOLDER = Annotated[
     str, typer.Option("--data-dir", help="Folder of the data set; empty: the usual one.")
 ]
+
+
+@data.callback()
+def _callback(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        list_()
 
 
 @data.command("list")
@@ -42,13 +49,16 @@ def list_(data_dir: _FOLDER = "") -> None:
 
 @data.command()
 def get(
-    name: Annotated[str, typer.Argument(help=f"{', '.join(_PUBLISHED)} or {PREFIX}NAME.")],
+    name: Annotated[str, typer.Argument(autocompletion=names(*_PUBLISHED, PREFIX))],
     data_dir: Annotated[Path, typer.Option(help="Folder to put it in.")] = Path("data"),
     address: Annotated[
         str, typer.Option("--from", help="A mirror, in place of where it is published.")
     ] = "",
 ) -> None:
-    """Download a data set and check it; what is there and sound is not fetched again."""
+    """Download a data set and check it; what is there and sound is not fetched again.
+
+    NAME is one that pncs data list names, or any of the Hugging Face hub, such as hf:ylecun/mnist.
+    """
     with said_plainly():
         dataset = find_dataset(name)
         folder = data_dir.expanduser().resolve()
@@ -64,13 +74,15 @@ def get(
                 address,
             )
         else:
-            raise ValueError(f"{name!r} is not downloaded: there are {', '.join(_PUBLISHED)}")
+            raise ValueError(
+                f"{name!r} comes with scikit-learn, and is not downloaded: pncs data check {name}"
+            )
         out.print(f"Use it with: --data-dir {folder}", soft_wrap=True)
 
 
 @data.command()
 def check(
-    name: Annotated[str, typer.Argument(help="One that pncs data list names, or hf:NAME.")],
+    name: Annotated[str, typer.Argument(autocompletion=names(*DATASETS, PREFIX))],
     data_dir: _FOLDER = "",
     columns: Annotated[
         tuple[str, str, str],
@@ -78,11 +90,15 @@ def check(
     ] = ("", "", ""),
     image_size: Annotated[int, typer.Option(help="As the setting image-size (hub).", min=0)] = 0,
 ) -> None:
-    """Read a data set and count its examples; fails if it is not what it should be."""
+    """Read a data set and count its examples; fails if it is not what it should be.
+
+    NAME is one that pncs data list names, or hf:NAME.
+    """
     with said_plainly():
         folder = str(Path(data_dir).expanduser()) if data_dir else ""
         given = name, folder, Reading(*columns, image_size)
-        found, sizes = load_dataset(*given), find_dataset(name).sizes
+        with progress_bar("reading"):
+            found, sizes = load_dataset(*given), find_dataset(name).sizes
         shape = "x".join(map(str, found.train.shape[1:]))
         out.print(f"{found.title}: {shape}{' characters' if found.kind == 'text' else ''}")
         for part, labels, size in (
@@ -102,7 +118,9 @@ def check(
             out.print(
                 f"clients: {len(counts)}, with {counts.min()} to {counts.max()} training examples"
             )
-        out.print(f"fingerprint {dataset_fingerprint(*given)}")
+        with progress_bar("hashing"):
+            fingerprint = dataset_fingerprint(*given)
+        out.print(f"fingerprint {fingerprint}")
 
 
 def _check_counts(name: str, found: Data, part: str, counts: NDArray[np.int64], size: int) -> None:

@@ -17,6 +17,8 @@ from .console import err, out, progress_bar
 SHARES: Mapping[str, Any] = {"cpus_per_client": 1, "gpus_per_client": 0.0, "logical_gpus": 0}
 """What clients on Ray get of the machine, which is not among a run's settings: the defaults."""
 
+_CHECKING = "Checking settings, data and machine"
+
 # Kinds of errors that a run which goes on with the same settings, and so the same bits, meets again
 # for sure; and those that may have had another reason than its settings, such as too little memory.
 _AGAIN = {"ValueError", "TypeError", "SelectionError", "UnsavableError"}
@@ -34,7 +36,13 @@ def resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> t
     """Return the settings and the number of clients of a run that is to go on."""
     from ..run.folder import CHECKPOINT, check_saved, read_rounds, rounds_done
     from ..run.settings import read_settings, refuse_other_settings
+    from ..sweep.results import SWEEP
 
+    if (folder / SWEEP).is_file():
+        raise ValueError(
+            f"{folder} holds the runs of a sweep: give the command again that began it (pncs "
+            "compare, sweep or reproduce), which goes on from there"
+        )
     (saved, about), rows = read_settings(folder), read_rounds(folder)
     # Settings that are newer than the run have their defaults.
     config = Config.from_run_config(default_run_config() | saved | dict(given))
@@ -63,7 +71,7 @@ def resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> t
 
 def run_on_ray(config: Config, clients: int, shares: Mapping[str, Any]) -> None:
     """Run in Flower's simulation on Ray, and follow its rounds."""
-    with out.status("Checking settings, data and machine"):
+    with progress_bar(_CHECKING):
         from ..machine.signals import exit_on_signals
         from ..machine.surroundings import cluster_address
         from ..run.cluster import joined, machines, prepare
@@ -118,7 +126,8 @@ def run_in_process(config: Config, clients: int, workers: int | None) -> None:
     check_device(config)
     is_done = config.resume and rounds_done(Path(config.output_dir)) >= config.num_rounds
     placement = choose_workers(config, clients, 1 if is_done else workers)
-    check_run(config, clients, placement)  # the data that it loads are then the workers' too
+    with progress_bar(_CHECKING):
+        check_run(config, clients, placement)  # the data that it loads are then the workers' too
     _tell(note_on_asking(config, clients))
     count = placement.at_once
     where = f"in {count} worker processes" if count > 1 else "one after the other in this process"
@@ -232,8 +241,7 @@ def _progress(num_rounds: int) -> Iterator[Any]:
     """Show a bar where there is a terminal, and a line per round everywhere."""
     from ..report.of_run import round_line
 
-    with progress_bar() as bar:
-        task = bar.add_task("starting", total=num_rounds)
+    with progress_bar("starting", num_rounds) as (bar, task):
 
         def show(row: Mapping[str, Any]) -> None:
             line = round_line(row, num_rounds)

@@ -8,11 +8,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from ..config import Config, default_run_config
+from ..config import CHOICES, Config, default_run_config
 from .console import out, said_plainly
+from .options import names
 
 
-def rules(name: Annotated[str | None, typer.Argument()] = None) -> None:
+def rules(
+    name: Annotated[str | None, typer.Argument(autocompletion=names(*CHOICES["strategy"]))] = None,
+) -> None:
     """Say which rules and combinations there are; or of one what it does and takes.
 
     A rule of yours is named by its import path, module:Rule.

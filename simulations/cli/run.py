@@ -9,19 +9,38 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from ..config import CHOICES, Config, Scalar, default_run_config, unused_settings
 from ..data.datasets import find_dataset
 from .bench import BENCHMARKS, QUICK, bench
-from .console import err, parse_setting, said_plainly, show_tracebacks, write_what_cannot_be_shown
+from .compare import EXAMPLES as COMPARISONS
+from .compare import compare
+from .console import (
+    err,
+    out,
+    parse_setting,
+    said_plainly,
+    show_tracebacks,
+    write_what_cannot_be_shown,
+)
 from .data import data
 from .engines import SHARES, Engine, resumed, run_in_process, run_on_ray
+from .options import (
+    Clients,
+    DataDir,
+    DataSet,
+    Model,
+    NumSelected,
+    Rounds,
+    Settings,
+    Suggesting,
+    knob,
+)
 from .rules import rules
 from .sweep import NAMES, report, reproduce, sweep
 
 
-class _Commands(TyperGroup):
+class _Commands(Suggesting):
     """Commands that take ``--traceback`` anywhere."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -31,12 +50,12 @@ class _Commands(TyperGroup):
 
 
 _TRACEBACK = "--traceback"
+_COMPLETION = "_PNCS_COMPLETE"  # in the environment when a shell asks what may come
 
 
 app = typer.Typer(
     cls=_Commands,
-    no_args_is_help=True,
-    add_completion=False,
+    invoke_without_command=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
@@ -64,8 +83,20 @@ pncs run --resume runs/first --rounds 40
 """
 
 
+NEXT = """\
+pncs: which clients send their update, in federated learning with Flower
+
+pncs compare                    three rules side by side: a picture and a table
+pncs run --engine in-process    one run, round by round
+pncs rules                      the rules; pncs rules pncs: what one does
+pncs data                       the data sets, and how to get what is missing
+pncs --help                     all commands; pncs run --help: what one takes
+pncs --install-completion       has the tab key complete all of these"""
+
+
 @app.callback()
 def _callback(
+    context: typer.Context,
     traceback: Annotated[
         bool,
         typer.Option(
@@ -77,52 +108,38 @@ def _callback(
 ) -> None:
     """Diverse client selection for Flower."""
     show_tracebacks(traceback)
-
-
-def _knob(name: str, text: str, setting: str = "") -> Any:
-    """Return an option whose default is the app's own, of the setting of its name or another."""
-    default = str(default_run_config()[setting or name]) or "-"
-    return typer.Option(f"--{name}", help=f"{text} [dim]\\[default: {default}][/dim]")
+    if context.invoked_subcommand is None:
+        out.print(NEXT, soft_wrap=True)
 
 
 @app.command(epilog=EXAMPLES)
 def run(
-    clients: Annotated[
-        int | None, typer.Option(help="Simulated clients. [dim]\\[default: 10][/dim]", min=1)
-    ] = None,
-    rounds: Annotated[int | None, _knob("rounds", "Rounds of training.", "num-rounds")] = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
     strategy: Annotated[
-        str | None, _knob("strategy", "pncs, uniform, ..., or module:Rule for a rule of yours.")
+        str | None,
+        knob(
+            "strategy",
+            "pncs, uniform, ..., or module:Rule for a rule of yours.",
+            complete=CHOICES["strategy"],
+        ),
     ] = None,
-    num_selected: Annotated[
-        int | None, _knob("num-selected", "Clients that send their update in a round.")
-    ] = None,
+    num_selected: NumSelected = None,
     queue_length: Annotated[
-        int | None, _knob("queue-length", "Clients that may cool down; -1: 4 for pncs, else 0.")
+        int | None, knob("queue-length", "Clients that may cool down; -1: 4 for pncs, else 0.")
     ] = None,
-    dataset: Annotated[
-        str | None, _knob("dataset", f"{', '.join(CHOICES['dataset'])}, hf:NAME.")
+    dataset: DataSet = None,
+    data_dir: DataDir = None,
+    model: Model = None,
+    device: Annotated[
+        str | None, knob("device", "auto, cpu or cuda.", complete=CHOICES["device"])
     ] = None,
-    data_dir: Annotated[str | None, _knob("data-dir", "Folder of the data set.")] = None,
-    model: Annotated[
-        str | None, _knob("model", f"{', '.join(CHOICES['model'])} or torchvision/NAME.")
-    ] = None,
-    device: Annotated[str | None, _knob("device", "auto, cpu or cuda.")] = None,
-    seed: Annotated[int | None, _knob("seed", "Seed of everything random.")] = None,
+    seed: Annotated[int | None, knob("seed", "Seed of everything random.")] = None,
     output: Annotated[
         str | None,
         typer.Option(help="Folder for the results. [dim]\\[default: runs/<time>-<strategy>][/dim]"),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Any other setting, such as lr=0.05; or a parameter of the rule, such as rule.p=2 "
-            "(pncs rules RULE lists them); or combine=..., what becomes of the updates (pncs rules "
-            "lists those too).",
-        ),
-    ] = None,
+    settings: Settings = None,
     resume: Annotated[
         Path | None,
         typer.Option(
@@ -200,6 +217,7 @@ def run(
             run_in_process(config, clients, workers)
 
 
+app.command(epilog=COMPARISONS)(compare)
 app.command()(sweep)
 app.command()(report)
 app.command(epilog=f"Names: {', '.join(NAMES)}; or all.")(reproduce)
@@ -211,6 +229,8 @@ app.command(epilog=f"Names: {', '.join(BENCHMARKS)}; without one, {', '.join(QUI
 def main() -> None:
     """Run the command line."""
     write_what_cannot_be_shown()
+    if _COMPLETION in os.environ:
+        os.environ["COLUMNS"] = "1000"  # a shell takes each line for a candidate
     try:
         app()
     except SystemExit as end:

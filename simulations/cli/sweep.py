@@ -4,15 +4,22 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import Progress, TaskID, TimeRemainingColumn
+from rich.progress import Progress, TaskID
 
 from ..config import APP_DIRECTORY, CHOICES, Scalar, unused_settings
-from ..timeouts import NEWS_OF_SWEEP
+from ..timeouts import NEWS_IN_LOG
+from ..validation import nearest
 from .console import err, out, parse_setting, progress_bar, said_plainly
+from .options import complete_setting, names
+
+if TYPE_CHECKING:
+    from ..sweep.cell import Cell
+    from ..sweep.sweep import Sweep
 
 EXPERIMENTS = APP_DIRECTORY / "experiments"
 """The sweeps of the paper's tables and figures."""
@@ -23,7 +30,8 @@ TABLE1 = "table1"
 NAMES = sorted([TABLE1, *(path.stem for path in EXPERIMENTS.glob("*.toml"))])
 """What can be reproduced."""
 
-_FULL_DISK = "make room and give the same command again, which goes on from there"
+FULL_DISK = "make room and give the same command again, which goes on from there"
+"""What to do about it, of commands that take up what is there."""
 
 _WORKERS = Annotated[
     int | None,
@@ -36,7 +44,12 @@ _WORKERS = Annotated[
 _SEEDS = Annotated[int | None, typer.Option(min=1, help="Seeds, from 0.")]
 _SET = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A setting for all runs, such as lr=0.05."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting for all runs, such as lr=0.05.",
+        autocompletion=complete_setting,
+    ),
 ]
 _ONLY = Annotated[
     list[str] | None,
@@ -65,7 +78,9 @@ def sweep(
     settings: _SET = None,
 ) -> None:
     """Run the sweep in a TOML file, or what is missing of it, and write its report."""
-    with said_plainly(_FULL_DISK):
+    with said_plainly(FULL_DISK):
+        if not file.exists():
+            raise FileNotFoundError(f"there is no file {file}: {_instead(file)}")
         changes = dict(parse_setting(text) for text in settings or [])
         folder = output or Path("runs") / (f"{file.stem}-quick" if quick else file.stem)
         failed = _run(file, folder, quick, only or (), {"seeds": seeds}, changes, workers)
@@ -73,14 +88,18 @@ def sweep(
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument()],
+    name: Annotated[str, typer.Argument(autocompletion=names(*NAMES, "all"))],
     *,
     quick: Annotated[
         bool, typer.Option(help="Minutes in place of hours: digits, small models, 3 seeds.")
     ] = False,
     dataset: Annotated[
         str | None,
-        typer.Option("--data", help=f"{', '.join(CHOICES['dataset'])}, in place of the paper's."),
+        typer.Option(
+            "--data",
+            help=f"{', '.join(CHOICES['dataset'])}, in place of the paper's.",
+            autocompletion=names(*CHOICES["dataset"]),
+        ),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
     weights: Annotated[Path | None, typer.Option(help="State dict of torchvision's vgg16.")] = None,
@@ -96,9 +115,9 @@ def reproduce(
     settings: _SET = None,
 ) -> None:
     """Run what a table or figure of the paper shows, and say whether it holds."""
-    with said_plainly(_FULL_DISK):
+    with said_plainly(FULL_DISK):
         if name not in (*NAMES, "all"):
-            raise ValueError(f"there is no {name!r}: choose one of {', '.join(NAMES)}, or all")
+            raise ValueError(f"there is no {name!r}: {nearest(name, [*NAMES, 'all'])}")
         if only and name in (TABLE1, "all"):
             raise ValueError(f"--only is for a part of one sweep, and {name} is none")
         changes: dict[str, Scalar] = {"dataset": dataset} if dataset else {}
@@ -141,7 +160,7 @@ def report(
         if (folder / SUMMARY).is_file():
             _draw_run(folder, round)
         elif round is None:
-            _report(folder)
+            show_report(folder)
         else:
             raise ValueError(f"--round is for the folder of a run, and {folder} has no {SUMMARY}")
 
@@ -156,46 +175,73 @@ def _run(
     workers: int | None,
 ) -> bool:
     """Run a file with other keys and settings, write its report, and tell if a cell failed."""
-    from ..sweep.cell import Cell
     from ..sweep.file import changed, read_sweep
 
     wanted = changed(read_sweep(file), quick, only, keys, changes)
-    # Only now, since torch takes seconds and a wrong file is to be told at once.
-    from ..sweep.run import FAILED, run_sweep
-
-    out.print(wanted.title, soft_wrap=True)
     unused = [unused_settings(cell.config) for cell in wanted.cells()]
     for key in changes:
         if all(any(key in names for names in each.values()) for each in unused):
             err.print(f"Note: no run uses {key}")
+    failed = carry_out(wanted, folder, workers)
+    show_report(folder)
+    return failed
+
+
+def carry_out(wanted: "Sweep", folder: Path, workers: int | None, players: int = 1) -> bool:
+    """Run a sweep, or what is missing of it, showing how far it is, and tell if a cell failed."""
+    out.print(wanted.title, soft_wrap=True)
     for key, rules in wanted.left_out.items():
         err.print(
             f"Note: {key} is left out where the rule has none: {', '.join(rules)}", soft_wrap=True
         )
+    with progress_bar("starting"):  # torch takes seconds, and a wrong file is told before
+        from ..sweep.run import FAILED, run_sweep
+
     start = last = time.perf_counter()
-    with _progress("runs") as (bar, task):
+    # Where processes are forked meanwhile there must be no thread, as that of a bar, beside.
+    with _progress("runs", thread=players == 1) as (bar, task):
         parts = iter(("runs for the learning rates", "runs") if wanted.tune else ("runs",))
+        over = 0
 
         def begin(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
+            nonlocal over
+            over = done
+            bar.update(task, completed=done, total=total, refresh=True)
             text = f"{total} {next(parts)}" + (f", of which {done} are there" if done else "")
             bar.console.print(text)
 
-        def show(cell: Cell, done: int, total: int) -> None:
-            nonlocal last
+        def show_round(cell: "Cell", row: Mapping[str, Any]) -> None:
+            share = row["round"] / int(cell.settings["num-rounds"])
+            line = f"{cell.line}, seed {cell.seed}"
+            bar.update(task, completed=over + share, description=line, refresh=players > 1)
+
+        def show(cell: "Cell", done: int, total: int) -> None:
+            nonlocal last, over
+            over = done
             bar.update(task, completed=done, total=total, description=f"{cell.panel}: {cell.line}")
-            if not out.is_terminal and time.perf_counter() - last > NEWS_OF_SWEEP:
+            if not out.is_terminal and time.perf_counter() - last > NEWS_IN_LOG:
                 last = time.perf_counter()
                 out.print(f"{last - start:.0f} s: {done} of {total} runs")
 
-        failures = run_sweep(wanted, folder, workers, show, begin)
+        failures = run_sweep(
+            wanted, folder, workers, show, begin, on_round=show_round, players=players
+        )
     for name, reason in failures.items():
         err.print(f"failed: {name}: {reason}", soft_wrap=True)
     if failures:
         err.print(f"Their tracebacks: {folder / FAILED}", soft_wrap=True)
         err.print("The same command runs the failed cells again, and no other.")
-    _report(folder)
     return bool(failures)
+
+
+def _instead(file: Path) -> str:
+    """Say what to give in place of a file that is not there."""
+    if file.stem in NAMES:
+        return f"the paper's is pncs reproduce {file.stem}"
+    there = [str(path) for path in file.parent.glob("*.toml")] if file.parent.is_dir() else []
+    if near := get_close_matches(str(file), there, n=1):
+        return f"did you mean {near[0]}?"
+    return "docs/sweeps.md has one to begin with, and pncs compare needs none"
 
 
 def _run_table1(
@@ -222,14 +268,14 @@ def _run_table1(
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[tuple[Progress, TaskID]]:
+def _progress(what: str, thread: bool = True) -> Iterator[tuple[Progress, TaskID]]:
     """Show a bar, and say at the end how long it took, or that it can be taken up again."""
     from ..machine.signals import exit_on_signals
 
     start = time.perf_counter()
-    with exit_on_signals(), progress_bar(TimeRemainingColumn()) as bar:
+    with exit_on_signals(), progress_bar(what, thread=thread) as (bar, task):
         try:
-            yield bar, bar.add_task(what, total=None)
+            yield bar, task
         except (KeyboardInterrupt, SystemExit):
             err.print("Stopped. The same command goes on from here.")
             raise
@@ -245,18 +291,30 @@ def _draw_run(folder: Path, round: int | None) -> None:
             out.print(f"Picture: {picture}", soft_wrap=True)
 
 
-def _report(folder: Path) -> None:
-    from ..report.of_sweep import write_report
+def show_report(folder: Path) -> None:
+    """Write the report of a sweep's folder, and show what fits in a terminal."""
     from ..sweep.results import read_results
-    from ..sweep.statistics import judge
 
     results = read_results(folder)
-    page = write_report(folder, results)
+    with progress_bar("drawing"):  # which takes seconds
+        from ..report.of_sweep import write_report
+        from ..report.side_by_side import courses, join_pictures, side_by_side
+        from ..sweep.statistics import judge
+
+        page = write_report(folder, results)
+        # Of several plots the page has more than a terminal could show.
+        alone = len(results.panels) == 1
+        picture = join_pictures(folder) if alone else None
     for claim in results.about.report.claims:
         verdict, _ = judge(claim, results)
         out.print(f"{verdict}: {claim.text}", soft_wrap=True)
+    if alone:
+        out.print(courses(results))
+        out.print(side_by_side(results))
     if results.missing:
         out.print(f"Runs without a result: {len(results.missing)}")
     for panel in results.without_reference:
         out.print(f"No test in {panel}: no result of {results.reference}", soft_wrap=True)
+    if picture is not None:
+        out.print(f"Picture: {picture}", soft_wrap=True)
     out.print(f"Report: {page}", soft_wrap=True)

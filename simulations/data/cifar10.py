@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..how_far import tell
 from .examples import Data, Dataset
 
 _BATCHES = "cifar-10-batches-py"
@@ -86,6 +87,7 @@ def _read_images(folder: Path, files: list[Path], shape: tuple[int, ...]) -> Par
                 f"{shape[1]}x{shape[0]}: give all images one size"
             )
         images[place] = pixels
+        tell(f"images, {folder.name}", place + 1, len(own))
     labels = np.array([classes.index(path.parent.name) for path in own], dtype=np.int64)
     return np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels
 

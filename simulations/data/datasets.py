@@ -1,9 +1,11 @@
 """The data sets by name. A new one is a file beside this one, and a line in `DATASETS`."""
 
+from difflib import get_close_matches
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
+from ..how_far import tell
 from .cifar10 import CIFAR10
 from .diabetes import DIABETES
 from .digits import DIGITS
@@ -22,9 +24,11 @@ def find_dataset(name: str, reading: Reading | None = None) -> Dataset:
     if name in PRESETS or name.startswith(PREFIX):
         return hub_dataset(name, reading or Reading())
     if name not in DATASETS:
+        near = get_close_matches(name, DATASETS, n=1)
         raise ValueError(
             f"no data set is called {name!r}: there are {', '.join(DATASETS)}, and {PREFIX}NAME "
             "for any other of the Hugging Face hub"
+            + (f" (did you mean {near[0]!r}?)" if near else "")
         )
     return DATASETS[name]
 
@@ -45,10 +49,12 @@ def dataset_fingerprint(name: str, data_dir: str = "", reading: Reading | None =
         data = load_dataset(name, data_dir)
         hashed.update(data.train.tobytes() + data.train_labels.tobytes())
         return hashed.hexdigest()
-    for label, path in dataset.files(_folder(dataset, data_dir)).items():
+    files = dataset.files(_folder(dataset, data_dir))
+    for count, (label, path) in enumerate(files.items(), 1):
         content = path.read_bytes()
         hashed.update(f"{label} {len(content)}\n".encode())
         hashed.update(content)
+        tell(f"files of {name}", count, len(files))
     if dataset.on_hub:
         hashed.update(repr(reading or Reading()).encode())
     return hashed.hexdigest()

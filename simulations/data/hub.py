@@ -8,8 +8,6 @@ from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.request import urlopen
 
 import numpy as np
 
@@ -82,6 +80,9 @@ def fetch(dataset: Dataset, folder: Path) -> Path:
 
 def _reach(dataset: Dataset) -> None:
     """Look whether the hub answers: its own library would try for half a minute."""
+    from urllib.error import HTTPError, URLError  # takes a moment, and --help needs none
+    from urllib.request import urlopen
+
     site = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     try:
         with urlopen(site, timeout=HUB_ANSWERS):

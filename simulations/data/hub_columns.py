@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..how_far import tell
 from .examples import Data, every_nth_of_each_class, last_tenth_of_each
 
 _TESTS = ("test", "validation", "valid", "val")
@@ -192,6 +193,7 @@ def _images(tables: Sequence[Any], reading: Reading) -> list[NDArray[np.uint8]]:
             if part is None:
                 part = np.empty((len(table), *pixels.shape), np.uint8)
             part[place] = pixels
+            tell("images", place + 1, len(table))
         if part is None:
             raise ValueError("a part has no examples")
         part = part[:, None] if mode == "L" else part.transpose(0, 3, 1, 2)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..config import Config
 from ..data.datasets import dataset_fingerprint, load_dataset
+from ..how_far import tell
 from ..whole_folder import have_folder
 from .pretrained import cuts, frozen_part, normalize
 from .weights import read_weights, weights_fingerprint
@@ -132,6 +133,7 @@ def _run(
         for start in range(0, len(inputs), _CHUNK):
             chunk = slice(start, start + _CHUNK)
             outputs[chunk] = network(prepare(inputs[chunk])).numpy()
+            tell(f"frozen layers, {path.stem}", min(chunk.stop, len(inputs)), len(inputs))
     outputs.flush()
 
 

@@ -11,6 +11,7 @@ from pncs_flower.plain_text import counted, first_of
 
 from ..config import Config, Scalar, default_run_config, format_toml
 from ..toml_file import read_toml
+from ..validation import near_folder
 
 SETTINGS = "config.toml"  # in a run's folder
 
@@ -58,7 +59,9 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what `keep_settings` wrote, settings and what is said of the run, if it is whole."""
     file = folder / SETTINGS
     if not file.is_file():
-        raise FileNotFoundError(f"{folder} holds no run to resume: it has no {SETTINGS}")
+        raise FileNotFoundError(
+            f"{folder} holds no run to resume: it has no {SETTINGS}{near_folder(folder, SETTINGS)}"
+        )
     try:
         found: dict[str, Any] = read_toml(file)
     except ValueError as error:

@@ -9,8 +9,9 @@ from typing import Annotated
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from ..run.folder import SUMMARY
 from ..scores import SCORES, score_name
-from ..validation import Text
+from ..validation import Text, near_folder
 from .cell import CELLS, Run, read_cell
 from .plan import Report
 from .sweep import ALL_CLIENTS, Tune
@@ -112,8 +113,9 @@ def read_results(folder: Path) -> SweepResults:
     file = folder / SWEEP
     if not file.is_file():
         raise FileNotFoundError(
-            f"{folder} has no {SWEEP}: give the folder that pncs sweep or pncs reproduce wrote "
+            f"{folder} has no {SWEEP}: give the folder that pncs compare, sweep or reproduce wrote "
             "(for table1, give pncs reproduce table1 again, which runs only what is missing)"
+            f"{near_folder(folder, SWEEP, SUMMARY)}"
         )
     try:
         about = TypeAdapter(Description).validate_json(file.read_bytes())

@@ -37,6 +37,9 @@ TUNING = "tuning"
 FAILED = "failed"
 """Folder with the traceback of each cell that failed the last time."""
 
+OnRound = Callable[[Cell, Mapping[str, Any]], None]
+"""Called with a cell and the row of a round of it."""
+
 # Seeds of tuning start here: its partitions and initial weights are none of the sweep's.
 _FIRST_SEED = 1000
 
@@ -50,16 +53,22 @@ def run_sweep(
     workers: int | None,
     on_cell: Callable[[Cell, int, int], None],
     on_start: Callable[[int, int], None] = lambda done, total: None,
+    on_round: OnRound | None = None,
+    players: int = 1,
 ) -> dict[str, str]:
     """Run what is missing, and return the reason of each cell that failed."""
     # What cannot be run, a damaged file or another process in the folder is an error before
     # anything runs. ``on_start(done, total)`` is called then, ``on_cell(cell, done, total)``
-    # after each cell.
+    # after each cell. Of cells in this process (``workers`` = 0) ``on_round`` gets each round too,
+    # and so many processes play the clients.
     folder.mkdir(parents=True, exist_ok=True)
     elsewhere = workers != 0 and cluster_address() is not None
     strategies = {str(cell.settings["strategy"]) for cell in sweep.cells()}
     # What cells write meanwhile is removed at the end, also of those whose process was killed.
     with held(folder), _scratch() as scratch, pool(workers, strategies) as run_jobs:
+        run_cell = partial(_run_cell, scratch=scratch)
+        if workers == 0:
+            run_cell = partial(run_cell, on_round=on_round, players=players)
 
         def run_missing(files: Mapping[Path, Cell]) -> dict[str, str]:
             todo = {path: cell for path, cell in files.items() if not path.exists()}
@@ -74,7 +83,7 @@ def run_sweep(
                 on_start(done, len(files))
             failures = {}
             configs = [cell.config for cell in todo.values()]
-            for path, outcome in run_jobs(partial(_run_cell, scratch=scratch), todo, configs):
+            for path, outcome in run_jobs(run_cell, todo, configs):
                 details = folder / FAILED / f"{path.stem}.txt"
                 if isinstance(outcome, Failure):
                     failures[path.stem] = one_line(outcome.error)
@@ -174,18 +183,27 @@ def _scratch(parent: str | None = None) -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="pncs-sweep-", dir=parent, ignore_cleanup_errors=True)
 
 
-def _run_cell(cell: Cell, moved: Moved, scratch: str) -> Run:
+def _run_cell(
+    cell: Cell, moved: Moved, scratch: str, on_round: OnRound | None = None, players: int = 1
+) -> Run:
     """Run a cell, in a folder of its own below ``scratch`` if that is here."""
     from ..client_app import app as client_app
     from ..run.in_process import InProcessGrid
     from ..run.training import train
 
+    def show(row: Mapping[str, Any]) -> None:
+        if on_round is not None:
+            on_round(cell, row)
+
     config = moved(cell.config)
-    grid = InProcessGrid(client_app, cell.clients, config.to_run_config())
-    with _errors_only(), _scratch(scratch if os.path.isdir(scratch) else None) as work:
+    with (
+        _errors_only(),
+        _scratch(scratch if os.path.isdir(scratch) else None) as work,
+        InProcessGrid(client_app, cell.clients, config.to_run_config(), workers=players) as grid,
+    ):
         output = Path(work)
         # A cell that is stopped is run again from its start.
-        train(grid, replace(config, checkpoint=False), output, lambda row: None)
+        train(grid, replace(config, checkpoint=False), output, show)
         about = {**asdict(cell), "command": cell.command}
         rounds = read_rounds(output)
         for row in rounds:  # of a thousand clients larger than all else, and the command has it

@@ -42,13 +42,13 @@ _SINGLE = "is for a single run (pncs run --set): leave it out of a sweep"
 _REFUSED = {
     "strategy": "is an axis of a sweep: use rules",
     "num-selected": "is an axis of a sweep: use selected",
-    "partition": "is an axis of a sweep: use shards, dirichlet or natural",
+    "partition": "is an axis of a sweep: use shards, dirichlet, natural or iid",
     "shards-per-client": "is an axis of a sweep: use shards",
     "dirichlet-alpha": "is an axis of a sweep: use dirichlet",
     "seed": "is an axis of a sweep: use seeds",
     **dict.fromkeys(("output-dir", "tensorboard", "checkpoint", "resume"), _SINGLE),
 }
-_REFUSED_OF_A_RULE = dict.fromkeys(
+REFUSED_OF_A_RULE = dict.fromkeys(
     (
         *("num-rounds", "dataset", "data-dir", "input-column", "label-column", "client-column"),
         *("image-size", "evaluate-on", "test-examples", "model", "trainable-layers"),
@@ -108,6 +108,7 @@ class Sweep:
     shards: Different[StrictInt] = (2,)
     dirichlet: Different[StrictFloat] = ()
     natural: StrictBool = False
+    iid: StrictBool = False
     layers: Axis[Literal[1, 2]] = (1,)
     selected: Axis[StrictInt] = (2,)
     queue: Axis[StrictInt] = (-1,)
@@ -125,7 +126,7 @@ class Sweep:
         for many in self.selected:
             if many > self.clients:
                 raise ValueError(f"selected = {many} is more than clients = {self.clients}")
-        if not (self.shards or self.dirichlet or self.natural):
+        if not (self.shards or self.dirichlet or self.natural or self.iid):
             raise ValueError("shards and dirichlet are both empty: give at least one partition")
         self._check_settings()
         self._check_lines()
@@ -147,7 +148,7 @@ class Sweep:
             if rule not in self.rules:
                 known = ", ".join(self.rules)
                 raise ValueError(f"[rule.{rule}] is for a rule that is not among {known}")
-            refuse_axes(own, {**refused, **_REFUSED_OF_A_RULE}, f"[rule.{rule}]")
+            refuse_axes(own, {**refused, **REFUSED_OF_A_RULE}, f"[rule.{rule}]")
 
     def _check_lines(self) -> None:
         """Refuse labels of which files could not be named, and what is said of no line."""
@@ -237,8 +238,9 @@ class Sweep:
         for alpha in self.dirichlet:
             own = {"partition": "dirichlet", "dirichlet-alpha": alpha}
             parts[f"dirichlet {short(alpha)}"] = own
-        if self.natural:
-            parts["natural"] = {"partition": "natural"}
+        for name in ("natural", "iid"):
+            if getattr(self, name):
+                parts[name] = {"partition": name}
         panels = {
             f"{part}, layers {layers}, selected {selected}": {
                 **own,
@@ -293,6 +295,14 @@ class Sweep:
             settings={**self.settings, **rest},
             quick={},
         )
+
+
+def network_keys(settings: Mapping[str, Scalar]) -> dict[str, Any]:
+    """Return the keys of a sweep that stand for the network of some settings, if there are any."""
+    for (model, layers), network in _LAYERS.items():
+        if network.items() <= settings.items():
+            return {"model": model, "layers": (layers,)}
+    return {}
 
 
 def refuse_axes(

@@ -142,7 +142,7 @@ def test_options_that_are_named_in_a_sentence_exist(page: Path) -> None:
             command = command.commands[words.pop(0)]
         if hasattr(command, "commands") and words:
             # A line of a sweep, such as pncs p=4, is none.
-            assert words[0].isupper() or "=" in words[0], code
+            assert words[0].isupper() or "=" in words[0] or words[0].startswith("--"), code
         known = {option for each in command.params for option in each.opts + each.secondary_opts}
         options = {word.partition("=")[0] for word in words if word.startswith("--")}
         assert options <= known | {"--help", "--traceback"}, code

@@ -47,7 +47,7 @@ def unreadable(*_: object) -> None:
 
 @pytest.fixture(params=[broken, unpacked, unreadable])
 def fault(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    monkeypatch.setattr(sweep_commands, "_report", request.param)
+    monkeypatch.setattr(sweep_commands, "show_report", request.param)
     found: Callable[..., None] = request.param
     return found
 

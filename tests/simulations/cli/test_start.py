@@ -15,17 +15,29 @@ HEAVY = ("torch", "torchvision", "ray", "flwr", "matplotlib", "sklearn", "scipy"
 @pytest.mark.parametrize(
     "arguments",
     [
+        [],
         ["--help"],
         ["run", "--set", "lr=abc"],
         ["run", "--resume", "absent"],
         ["reproduce", "table9"],
         ["sweep", "absent.toml"],
+        ["compare", "pnsc"],
         ["data", "list"],
     ],
 )
 def test_what_needs_no_run_waits_for_no_import(arguments: list[str]) -> None:
     """Imports, since times on a busy machine say little."""
     assert imported(arguments) & {*HEAVY} == set()
+
+
+def test_the_tab_key_waits_for_no_import() -> None:
+    first = (
+        "import functools, os\n"
+        "app = functools.partial(app, prog_name='pncs')\n"
+        "os.environ['_PNCS_COMPLETE'] = 'complete_zsh'\n"
+        "os.environ['_TYPER_COMPLETE_ARGS'] = 'pncs run --set '\n"
+    )
+    assert imported([], first) & {*HEAVY} == set()
 
 
 def test_the_first_round_waits_for_no_import_that_it_does_not_need(tmp_path: Path) -> None:

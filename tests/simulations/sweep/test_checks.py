@@ -35,7 +35,7 @@ SWEEP = Sweep(
 
 @pytest.fixture
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_cell(cell: Cell, moved: Moved, scratch: str) -> None:
+    def run_cell(cell: Cell, moved: Moved, scratch: str, **how: object) -> None:
         pytest.fail(f"{cell} was run")
 
     monkeypatch.setattr(sweep_run, "_run_cell", run_cell)

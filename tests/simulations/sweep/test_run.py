@@ -107,7 +107,7 @@ def test_more_seeds_add_cells_and_keep_those_there(finished: Path, tmp_path: Pat
 def test_a_cell_that_fails_does_not_stop_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(cell: Cell, moved: Moved, scratch: str) -> Run:
+    def fail(cell: Cell, moved: Moved, scratch: str, **how: Any) -> Run:
         if cell.line == "pncs":
             raise OSError(28, "No space left on device")
         return Run({}, [], {})
@@ -125,7 +125,7 @@ def test_cell_that_fails_keeps_its_traceback_until_it_succeeds(
 ) -> None:
     sweep = replace(SWEEP, rules=("uniform",), seeds=1, report=Report())
 
-    def fail(cell: Cell, moved: Moved, scratch: str) -> None:
+    def fail(cell: Cell, moved: Moved, scratch: str, **how: Any) -> None:
         np.zeros(2) + np.zeros(3)
 
     with monkeypatch.context() as patch:
@@ -354,7 +354,7 @@ def test_a_killed_sweep_goes_on_in_ray_and_ends_the_same(finished: Path, tmp_pat
 def test_an_unknown_table_is_named() -> None:
     done = CliRunner().invoke(app, ["reproduce", "table9"])
     assert done.exit_code == 1
-    assert "there is no 'table9': choose one of figure-fashion, figure-queue" in done.output
+    assert "there is no 'table9': did you mean 'table2'?" in done.output
 
 
 def test_a_folder_without_a_sweep_is_refused(tmp_path: Path) -> None:

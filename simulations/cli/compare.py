@@ -1,0 +1,134 @@
+"""`pncs compare`: rules side by side, a sweep that is given on the command line."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..config import CHOICES, Config, Scalar, unused_settings
+from .console import err, parse_setting, progress_bar, said_plainly
+from .options import ALL, Clients, DataDir, DataSet, Model, NumSelected, Rounds, Settings, names
+from .sweep import FULL_DISK, carry_out, show_report
+
+FIRST = ("pncs", "sketched-mean", "uniform")
+"""What is compared if nobody says it."""
+
+_TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9)
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+pncs compare pncs sketched-mean uniform --seeds 3
+
+pncs compare pncs "pncs rule.p=2" "pncs queue-length=8" round-robin all
+
+pncs compare gradient-memory uniform --clients 100 --num-selected 10 --set partition=dirichlet
+
+pncs compare pncs mypackage.rules:MyRule --dataset fashion-mnist --model cnn --output runs/mine
+"""
+
+
+def compare(
+    rules: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RULE]...", autocompletion=names(*CHOICES["strategy"], ALL)),
+    ] = None,
+    *,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each rule, with seeds from 0.")] = 3,
+    clients: Clients = None,
+    rounds: Rounds = None,
+    num_selected: NumSelected = None,
+    dataset: DataSet = None,
+    data_dir: DataDir = None,
+    model: Model = None,
+    settings: Settings = None,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Accuracy: the table says in which round it is reached. "
+            "[dim]\\[default: the highest tenth that all rules reach][/dim]",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Processes that play clients; 1: this one does. "
+            "[dim]\\[default: the CPU cores][/dim]",
+        ),
+    ] = None,
+    output: Annotated[
+        Path,
+        typer.Option(help="Folder for the results; what is there already is not run again."),
+    ] = Path("runs/compare"),
+) -> None:
+    """Run rules side by side on this machine, and show a picture and a table.
+
+    A rule is one that pncs rules lists, module:Rule for one of yours, or all, where every client
+    sends. In quotes it has settings of its own: "pncs rule.p=2 lr=0.05". Without any rule these
+    are pncs, sketched-mean and uniform.
+    """
+    chosen: dict[str, Scalar | None] = {
+        "num-rounds": rounds,
+        "num-selected": num_selected,
+        "dataset": dataset,
+        "data-dir": data_dir and str(Path(data_dir).expanduser().resolve()),
+        "model": model,
+    }
+    with said_plainly(FULL_DISK):
+        given = {key: value for key, value in chosen.items() if value is not None}
+        given |= dict(parse_setting(text) for text in settings or [])
+        from ..sweep.comparison import comparison
+
+        wanted = comparison(
+            dict(map(_read_rule, rules or FIRST)),
+            given,
+            clients=clients or 10,
+            seeds=seeds,
+            targets=_TARGETS if target is None else [target],
+        )
+        config = wanted.cells()[0].config
+        for what, idle in unused_settings(config).items():
+            err.print(f"Note: {what} does not use {', '.join(idle)}", soft_wrap=True)
+        with progress_bar("starting"):  # PyTorch takes seconds
+            players = _players(config, wanted.clients, workers)
+        failed = carry_out(wanted, output, workers=0, players=players)
+        show_report(output)
+    raise typer.Exit(1 if failed else 0)
+
+
+def _read_rule(text: str) -> tuple[str, dict[str, Scalar]]:
+    """Return what a rule is called, and its settings, if it has any beside its name."""
+    name, *settings = text.split() or [""]
+    if not name:
+        raise ValueError("a rule has no name: give one, such as pncs (pncs rules lists them)")
+    if "=" in name:
+        raise ValueError(
+            f'{name} is no rule: put it in quotes with the rule that it is for, "pncs {name}", or '
+            f"give it to all with --set {name}"
+        )
+    if not settings:
+        return name, {}
+    if name == ALL:
+        raise ValueError(f'"{text}": {ALL} has no settings of its own: give them to all with --set')
+    own = dict(parse_setting(each, f'"{text}": ') for each in settings)
+    return " ".join([name, *settings]), {"strategy": name, **own}
+
+
+def _players(config: Config, clients: int, wanted: int | None) -> int:
+    """Return how many processes play clients: one where they compute on a GPU."""
+    from pncs_flower.clients.device import choose_device
+
+    from ..run.preflight import choose_workers
+
+    # Of a process that has used the GPU, as the server does, no workers can be forked.
+    if choose_device(config.device).type == "cpu":
+        return choose_workers(config, clients, wanted).at_once
+    if wanted not in (None, 1):
+        raise ValueError(
+            f"workers = {wanted}, but clients compute on a GPU, where a comparison has one "
+            "process: leave it out, or write a sweep (docs/sweeps.md), whose runs are in Ray"
+        )
+    return 1

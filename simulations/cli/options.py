@@ -1,0 +1,101 @@
+"""What commands share: options, what a shell completes of them, and what was meant by others."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any
+
+import click
+import typer
+from typer.core import TyperGroup
+
+from ..config import CHOICES, FLEETS, default_run_config
+
+ALL = "all"
+"""What a comparison calls the ceiling, all clients in each round."""
+
+Complete = Callable[[str], list[str]]
+
+
+class Suggesting(TyperGroup):
+    """Commands of which a misspelt one has the nearest told."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or say once which was meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            # Typer from 0.20 on says it, and Click from 8.4 on says it too.
+            if getattr(error, "possibilities", None) and "Did you mean" in error.message:
+                error.possibilities = None  # type: ignore[attr-defined]
+            raise
+
+
+def names(*known: str) -> Complete:
+    """Return what completes one of some names."""
+    return lambda incomplete: [name for name in known if name.startswith(incomplete)]
+
+
+def knob(name: str, text: str, setting: str = "", complete: Sequence[str] = ()) -> Any:
+    """Return an option whose default is the app's own, of the setting of its name or another."""
+    default = str(default_run_config()[setting or name]) or "-"
+    return typer.Option(
+        f"--{name}",
+        help=f"{text} [dim]\\[default: {default}][/dim]",
+        autocompletion=names(*complete) if complete else None,
+    )
+
+
+def complete_setting(incomplete: str) -> list[str]:
+    """Complete KEY=VALUE: of each setting its default, or all that it may be; or ``rule.KEY``."""
+    if incomplete.startswith("rule."):
+        return [f"{key}=" for key in _rule_parameters() if key.startswith(incomplete)]
+    return [text for text in _settings(incomplete) if text.startswith(incomplete)]
+
+
+def _settings(incomplete: str) -> Iterator[str]:
+    choices = {**CHOICES, "devices": ("none", *FLEETS)}
+    for key, default in default_run_config().items():
+        first = str(default).lower() if isinstance(default, bool) else str(default)
+        others = choices.get(key, ()) if incomplete.startswith(f"{key}=") else ()
+        if isinstance(default, bool) and incomplete.startswith(f"{key}="):
+            others = ("true", "false")
+        yield from (f"{key}={value}" for value in dict.fromkeys((first, *others)))
+    yield "rule."
+
+
+def _rule_parameters() -> list[str]:
+    from pncs_flower.strategies.rule import parameters  # takes a second, to be had only here
+    from pncs_flower.strategies.rules import STRATEGIES
+
+    keys = {key for kind in STRATEGIES.values() for key in parameters(kind.rule_type)}
+    return sorted(f"rule.{key}" for key in keys - {"num_selected"})
+
+
+Clients = Annotated[
+    int | None, typer.Option(help="Simulated clients. [dim]\\[default: 10][/dim]", min=1)
+]
+Rounds = Annotated[int | None, knob("rounds", "Rounds of training.", "num-rounds")]
+NumSelected = Annotated[
+    int | None, knob("num-selected", "Clients that send their update in a round.")
+]
+DataSet = Annotated[
+    str | None,
+    knob("dataset", f"{', '.join(CHOICES['dataset'])}, hf:NAME.", complete=CHOICES["dataset"]),
+]
+DataDir = Annotated[str | None, knob("data-dir", "Folder of the data set.")]
+Model = Annotated[
+    str | None,
+    knob("model", f"{', '.join(CHOICES['model'])} or torchvision/NAME.", complete=CHOICES["model"]),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Any other setting, such as lr=0.05; or a parameter of the rule, such as rule.p=2 "
+        "(pncs rules RULE lists them); or combine=..., what becomes of the updates (pncs rules "
+        "lists those too).",
+        autocompletion=complete_setting,
+    ),
+]

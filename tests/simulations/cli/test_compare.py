@@ -1,0 +1,118 @@
+"""`pncs compare` is a sweep without a file: each run is that of `pncs run`, and it goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from pncs_flower.simulations.cli import app
+from pncs_flower.simulations.config import default_run_config, merged
+from pncs_flower.simulations.sweep.comparison import comparison
+from pncs_flower.simulations.sweep.results import read_results
+
+RULES = ("pncs", "pncs rule.p=2", "all")
+SMALL = ["--clients", "4", "--rounds", "2", "--seeds", "1", "--target", "0.99"]
+
+
+def compare(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["compare", *arguments])
+
+
+def measured(folder: Path) -> list[Any]:
+    runs = read_results(folder).runs
+    return [(r.cell["line"], r.scores.tolist(), [row["chosen"] for row in r.rounds]) for r in runs]
+
+
+def test_it_shows_a_table_and_a_picture_and_runs_what_is_missing(tmp_path: Path) -> None:
+    first, players = tmp_path / "first", tmp_path / "players"
+    done = compare(*RULES, *SMALL, "--workers", "1", "--output", str(first))
+    assert done.exit_code == 0, done.output
+    for text in ("pncs, pncs rule.p=2, all on digits", "3 runs", "rounds to 99%", "never", "Gini"):
+        assert text in done.output
+    for name in ("side-by-side.png", "report.html"):
+        assert (first / name).is_file()
+        assert f"{first / name}\n" in done.output
+    # The bits do not depend on who plays the clients.
+    again = compare(*RULES, *SMALL, "--workers", "2", "--output", str(players))
+    assert again.exit_code == 0, again.output
+    assert measured(players) == measured(first)
+    more = compare("uniform", *RULES, *SMALL, "--output", str(first))
+    assert "4 runs, of which 3 are there" in more.output
+    shown = CliRunner().invoke(app, ["report", str(first)])
+    assert "uniform" in shown.output
+    assert "rounds to 99%" in shown.output
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"num-selected": 3, "shards-per-client": 2, "lr": 0.05, "rule.sketch": "layers"},
+        {"partition": "dirichlet", "dirichlet-alpha": 0.1, "model": "cnn"},
+        {"partition": "iid", "model": "linear", "queue-length": 8, "dataset": "fashion-mnist"},
+        {"partition": "natural", "dataset": "femnist"},
+        {"model": "vgg16", "trainable-layers": "classifier.3,classifier.6"},
+        {"model": "torchvision/resnet18", "trainable-layers": "fc"},
+    ],
+)
+def test_its_runs_are_those_of_pncs_run(settings: dict[str, Any]) -> None:
+    own: dict[str, Any] = {"strategy": "pncs", "lr": 0.2, "rule.form": "printed"}
+    sweep = comparison({"pncs": {}, "other": own}, settings, clients=7, seeds=2, targets=[0.5, 0.6])
+    found = {(cell.line, cell.seed): cell for cell in sweep.cells()}
+    assert len(found) == 4
+    for (line, seed), cell in found.items():
+        of_line = own if line == "other" else {}
+        wanted = merged(default_run_config(), settings, {"strategy": "pncs", "seed": seed}, of_line)
+        assert (cell.settings, cell.clients) == (wanted, 7)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["pnsc"], "did you mean 'pncs'?"),
+        (["pncs p=2"], "did you mean rule.p?"),
+        (["pncs form"], '"pncs form": form must be KEY=VALUE'),
+        (["pncs", "rule.p=2"], 'put it in quotes with the rule that it is for, "pncs rule.p=2"'),
+        (["pncs num-rounds=3"], "with --set num-rounds=3"),
+        (["all lr=0.2"], "give them to all with --set"),
+        ([" "], "pncs rules lists them"),
+        (["--num-selected", "11"], "selected = 11 is more than clients = 10"),
+        (["--set", "seed=3"], "seed = 3 is an axis of a sweep: use seeds"),
+        (["--set", "rule.pp=2"], "did you mean rule.p?"),
+        (["--dataset", "cifar10", "--data-dir", "nowhere"], "pncs data get cifar10"),
+    ],
+)
+def test_what_is_wrong_is_told_with_what_to_do(
+    arguments: list[str], told: str, tmp_path: Path
+) -> None:
+    done = compare(*arguments, "--output", str(tmp_path / "out"))
+    assert done.exit_code == 1
+    assert told in done.output
+    assert not (tmp_path / "out" / "sweep.json").exists()
+
+
+@pytest.mark.minutes
+def test_it_is_interrupted_leaves_nothing_running_and_goes_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from pncs_flower.simulations.cli import main; main()"]
+    command += ["compare", "pncs", "--seeds", "3", "--rounds", "30", "--output", str(tmp_path)]
+    begun = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    while not [*tmp_path.glob("cells/*.jsonl")]:
+        assert begun.poll() is None
+        time.sleep(0.05)
+    os.killpg(begun.pid, signal.SIGINT)  # as a terminal does it
+    told, _ = begun.communicate(timeout=60)
+    assert begun.returncode == 130
+    assert "Stopped. The same command goes on from here." in told
+    with pytest.raises(ProcessLookupError):
+        os.killpg(begun.pid, 0)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "3 runs, of which " in done.stdout
