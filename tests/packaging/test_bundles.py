@@ -1,10 +1,11 @@
-"""What is shipped: a wheel with one name in it, and Flower App Bundles that are complete."""
+"""What `flwr run` ships: Flower App Bundles that are complete."""
 
 import os
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,45 +47,24 @@ def python(*arguments: str, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(copy: Path) -> set[str]:
-    python("-m", "build", "--wheel", "--no-isolation", "--outdir", "dist", cwd=copy)
-    with zipfile.ZipFile(next((copy / "dist").glob("*.whl"))) as file:
-        return set(file.namelist())
-
-
 def bundle(app: Path) -> zipfile.ZipFile:
     python("-c", "from flwr.cli.app import app; app()", "build", cwd=app)
     return zipfile.ZipFile(next(app.glob("*.fab")))
 
 
-def test_a_wheel_installs_one_name(wheel: set[str]) -> None:
-    names = {name.partition("/")[0] for name in wheel}
-    assert {name for name in names if not name.endswith(".dist-info")} == {"pncs_flower"}
-
-
-def test_a_wheel_has_every_module_and_the_app(wheel: set[str]) -> None:
-    inside = {
-        name if name.startswith("pncs_flower/") else f"pncs_flower/{name}"
-        for name in modules(*FOLDERS)
-    }
-    inside |= {
-        f"pncs_flower/{path.relative_to(ROOT).as_posix()}"
-        for kind in ("toml", "html")
-        for path in (ROOT / "simulations").rglob(f"*.{kind}")
-    }
-    shipped = {name for name in wheel if name.startswith("pncs_flower/")}
-    assert shipped == inside | {"pncs_flower/py.typed"}
-
-
-def test_the_root_bundle_has_every_module_and_nothing_else(copy: Path) -> None:
+@pytest.fixture(scope="module")
+def root_bundle(copy: Path) -> Iterator[zipfile.ZipFile]:
     with bundle(copy) as fab:
-        assert set(fab.namelist()) == modules(*FOLDERS) | {"pyproject.toml", ".info/CONTENT"}
+        yield fab
 
 
-def test_the_root_bundle_runs_on_its_own_code(copy: Path, tmp_path: Path) -> None:
-    with bundle(copy) as fab:
-        fab.extractall(tmp_path / "fab")
+def test_the_root_bundle_has_every_module_and_nothing_else(root_bundle: zipfile.ZipFile) -> None:
+    inside = set(root_bundle.namelist())
+    assert inside == modules(*FOLDERS) | {"pyproject.toml", ".info/CONTENT"}
+
+
+def test_the_root_bundle_runs_on_its_own_code(root_bundle: zipfile.ZipFile, tmp_path: Path) -> None:
+    root_bundle.extractall(tmp_path / "fab")
     code = (
         "import sys; sys.path.insert(0, 'fab')\n"
         "import pncs_flower.simulations.server_app, pncs_flower.simulations.client_app\n"

@@ -27,18 +27,23 @@ def read(path: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sdist, and the wheel that is built from it."""
-    source, dist = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+def known() -> set[str]:
+    """The files that git knows, and are there."""
     files = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.split("\0")
     if files == [""]:
         pytest.skip("this is no clone: what belongs into a release is what git knows")
-    for name in filter(None, files):
-        if (ROOT / name).is_file():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).write_bytes((ROOT / name).read_bytes())
+    return {name for name in files if (ROOT / name).is_file()}
+
+
+@pytest.fixture(scope="module")
+def dist(known: set[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sdist, and the wheel that is built from it."""
+    source, dist = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+    for name in known:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes((ROOT / name).read_bytes())
     python("-m", "build", "--no-isolation", "--outdir", str(dist), cwd=source)
     return dist
 
@@ -65,6 +70,20 @@ def test_an_sdist_has_the_licence_and_all_that_is_installed(dist: Path) -> None:
         inside = {name.partition("/")[2] for name in file.getnames()}
     assert {"LICENSE", "README.md", "pyproject.toml", "pncs_flower/py.typed"} <= inside
     assert "simulations/pyproject.toml" in inside
+
+
+def test_the_wheel_installs_one_name_with_every_module_and_the_app(
+    known: set[str], dist: Path
+) -> None:
+    with zipfile.ZipFile(next(dist.glob("*.whl"))) as wheel:
+        shipped = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    expected = {"pncs_flower/py.typed"}
+    for name in known:
+        folder, kind = name.partition("/")[0], name.rpartition(".")[2]
+        kinds = ("py", "toml", "html") if folder == "simulations" else ("py",)
+        if folder in ("pncs_flower", "strategies", "clients", "simulations") and kind in kinds:
+            expected.add(name if folder == "pncs_flower" else f"pncs_flower/{name}")
+    assert shipped == expected
 
 
 def test_the_wheel_alone_runs_the_two_lines(dist: Path, tmp_path: Path) -> None:
