@@ -7,6 +7,7 @@ import typer
 
 from ..config import CHOICES, Config, Scalar, unused_settings
 from .console import err, parse_setting, progress_bar, said_plainly
+from .given import given_command
 from .options import ALL, Clients, DataDir, DataSet, Model, NumSelected, Rounds, Settings, names
 from .sweep import FULL_DISK, carry_out, show_report
 
@@ -94,7 +95,8 @@ def compare(
             err.print(f"Note: {what} does not use {', '.join(idle)}", soft_wrap=True)
         with progress_bar("starting"):  # PyTorch takes seconds
             players = _players(config, wanted.clients, workers)
-        failed = carry_out(wanted, output, workers=0, players=players)
+        again = given_command()
+        failed = carry_out(wanted, output, workers=0, players=players, command=again)
         show_report(output)
     raise typer.Exit(1 if failed else 0)
 

@@ -15,6 +15,7 @@ from ..config import APP_DIRECTORY, CHOICES, Scalar, unused_settings
 from ..timeouts import NEWS_IN_LOG
 from ..validation import nearest
 from .console import err, out, parse_setting, progress_bar, said_plainly
+from .given import given_command
 from .options import complete_setting, names
 
 if TYPE_CHECKING:
@@ -182,12 +183,23 @@ def _run(
     for key in changes:
         if all(any(key in names for names in each.values()) for each in unused):
             err.print(f"Note: no run uses {key}")
-    failed = carry_out(wanted, folder, workers)
+    # A sweep of the package is there wherever the package is.
+    text = "" if file.parent == EXPERIMENTS else file.read_text(encoding="utf-8-sig")
+    again = given_command(name=file.stem)
+    failed = carry_out(wanted, folder, workers, command=again, file=text)
     show_report(folder)
     return failed
 
 
-def carry_out(wanted: "Sweep", folder: Path, workers: int | None, players: int = 1) -> bool:
+def carry_out(
+    wanted: "Sweep",
+    folder: Path,
+    workers: int | None,
+    players: int = 1,
+    *,
+    command: str,
+    file: str = "",
+) -> bool:
     """Run a sweep, or what is missing of it, showing how far it is, and tell if a cell failed."""
     out.print(wanted.title, soft_wrap=True)
     for key, rules in wanted.left_out.items():
@@ -224,7 +236,15 @@ def carry_out(wanted: "Sweep", folder: Path, workers: int | None, players: int =
                 out.print(f"{last - start:.0f} s: {done} of {total} runs")
 
         failures = run_sweep(
-            wanted, folder, workers, show, begin, on_round=show_round, players=players
+            wanted,
+            folder,
+            workers,
+            show,
+            begin,
+            on_round=show_round,
+            players=players,
+            command=command,
+            file=file,
         )
     for name, reason in failures.items():
         err.print(f"failed: {name}: {reason}", soft_wrap=True)

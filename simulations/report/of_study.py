@@ -4,10 +4,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from ..study.study import ALL, RANDOM, Row, Study
 from ..task import load_inputs
-from .figures import BLACK, COLOURS, GREY, new_figure, plain_axes, save
+from .figures import (
+    BLACK,
+    COLOURS,
+    GREY,
+    Picture,
+    Plot,
+    draw_side_by_side,
+    for_page,
+    plain_axes,
+    save,
+)
 from .page import write_csv, write_page
 
 _COLOURS = dict(zip(("cos 4", "cos 1", "cos 2", "cos 3", ALL), COLOURS, strict=False))
@@ -80,23 +91,30 @@ def write_table1(folder: Path, study: Study, rows: Sequence[Row]) -> Path:
     )
 
 
-def _draw(path: Path, rows: Sequence[Row]) -> Path:
-    figure = new_figure(7.2, 3.6)
-    axes = figure.subplots()
-    for row in rows:
-        mean = row.losses.mean(axis=(0, 1))
-        named = row.name in _COLOURS
-        axes.plot(
-            range(1, len(mean) + 1),
-            mean,
-            _DASHES.get(row.name, "-"),
-            color=_COLOURS.get(row.name, GREY),
-            linewidth=2 if named else 0.8,
-            label=row.name if named else None,
-        )
-    axes.plot([], [], color=GREY, linewidth=0.8, label="other features")
-    axes.set_xlabel("iteration")
-    axes.set_ylabel("relative loss")
-    plain_axes(axes)
-    figure.legend(loc="outside right center", frameon=False, fontsize=9)
-    return save(figure, path)
+def _draw(path: Path, rows: Sequence[Row]) -> list[Picture]:
+    last = {row.name: float(row.losses[..., -1].mean()) for row in rows}
+
+    def draw(axes: Axes) -> None:
+        for row in rows:
+            mean = row.losses.mean(axis=(0, 1))
+            named = row.name in _COLOURS
+            axes.plot(
+                range(1, len(mean) + 1),
+                mean,
+                _DASHES.get(row.name, "-"),
+                color=_COLOURS.get(row.name, GREY),
+                linewidth=2 if named else 0.8,
+                label=row.name if named else None,
+            )
+        axes.plot([], [], color=GREY, linewidth=0.8, label="other features")
+        axes.set_xlabel("iteration")
+        axes.set_ylabel("relative loss")
+        plain_axes(axes)
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=9)
+
+    ends = ", ".join(f"{name} {last[name]:.3f}" for name in sorted(last, key=last.__getitem__))
+    words = f"Relative loss over iterations, by feature. In the last one: {ends}."
+    plots = [Plot("", words, draw)]
+    figure, _ = draw_side_by_side(plots, 1, (7.2, 3.6))
+    save(figure, path)
+    return for_page(plots, path.stem, (7.2, 3.6))

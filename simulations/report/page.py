@@ -1,6 +1,5 @@
 """A report as one HTML file that needs no other; its words are in the templates here."""
 
-import base64
 import csv
 from collections.abc import Iterable, Sequence
 from io import StringIO
@@ -14,7 +13,6 @@ from pncs_flower.files import write_whole
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined
 )
-_TEMPLATES.filters["base64"] = lambda path: base64.b64encode(path.read_bytes()).decode()
 
 
 def write_page(path: Path, template: str, **values: Any) -> Path:

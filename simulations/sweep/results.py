@@ -42,6 +42,8 @@ class Description:
     panels: tuple[str, ...] = ()
     tune: Tune | None = None
     tuned: tuple[Tuned, ...] = ()
+    command: str = ""  # that ran it; empty: by a release that did not note it, or by a script
+    file: str = ""  # what stood in the sweep's file, unless it comes with the package
 
 
 @dataclass(frozen=True)

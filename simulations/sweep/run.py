@@ -55,12 +55,15 @@ def run_sweep(
     on_start: Callable[[int, int], None] = lambda done, total: None,
     on_round: OnRound | None = None,
     players: int = 1,
+    command: str = "",
+    file: str = "",
 ) -> dict[str, str]:
     """Run what is missing, and return the reason of each cell that failed."""
     # What cannot be run, a damaged file or another process in the folder is an error before
     # anything runs. ``on_start(done, total)`` is called then, ``on_cell(cell, done, total)``
     # after each cell. Of cells in this process (``workers`` = 0) ``on_round`` gets each round too,
     # and so many processes play the clients.
+    # ``command`` and ``file`` are for the report: how to run the sweep again.
     folder.mkdir(parents=True, exist_ok=True)
     elsewhere = workers != 0 and cluster_address() is not None
     strategies = {str(cell.settings["strategy"]) for cell in sweep.cells()}
@@ -109,7 +112,8 @@ def run_sweep(
             (cell, read_cell(path).rounds if path.exists() else []) for path, cell in tuning.items()
         )
         files = cell_files(with_rates(sweep.cells(), tuned), folder / CELLS)
-        write_json_lines(folder / SWEEP, [_description(sweep, tuned, files)])
+        again = {"command": command, "file": file}
+        write_json_lines(folder / SWEEP, [_description(sweep, tuned, files) | again])
         return run_missing(files)
 
 

@@ -23,6 +23,20 @@ class Comparison(NamedTuple):
     least_p: float  # the smallest that so many pairs can give
 
 
+class Lead(NamedTuple):
+    """Which line of a panel ends highest, of those that compete, and how far above the next."""
+
+    panel: str
+    line: str
+    score: float
+    next: str  # empty if there is no other
+    margin: float  # the mean over the seeds that both have
+    seeds: int
+    ahead: int  # of these seeds, those in which it is above the next
+    p: float  # that the two differ, corrected for all that might have been compared
+    least_p: float  # the smallest that so many seeds can give after this correction
+
+
 def mean_interval(values: Vector) -> tuple[Vector, Vector]:
     """Return the mean of (seeds, ...) and half of its 95% interval by Student's t, NaN for one."""
     n = len(values)
@@ -64,6 +78,46 @@ def compare(results: SweepResults) -> list[Comparison]:
             least = min(1.0, 2.0 ** (1 - len(d)))
             found.append(Comparison(panel, line, len(d), float(d.mean()), own_p, corrected, least))
     return found
+
+
+def find_leads(results: SweepResults, tests: Sequence[Comparison]) -> list[Lead]:
+    """Return who ends highest in each panel.
+
+    The test of the reference against another line was settled before the runs, and its p is that
+    of ``tests``. Any other two are found by looking at the results, so that theirs is corrected
+    for all pairs of lines that compete.
+    """
+    return [_lead(results, panel, tests) for panel in results.panels if _competing(results, panel)]
+
+
+def _competing(results: SweepResults, panel: str) -> list[str]:
+    """Return the lines of a panel that compete, the highest first."""
+    lines = results.panels[panel]
+    means = {line: float(np.mean([run.converged for run in runs])) for line, runs in lines.items()}
+    competing = [line for line in lines if line not in results.ceilings]
+    return sorted(competing, key=lambda line: -means[line])
+
+
+def _lead(results: SweepResults, panel: str, tests: Sequence[Comparison]) -> Lead:
+    order = _competing(results, panel)
+    first, second = order[0], (order[1] if len(order) > 1 else "")
+    own, others = (
+        {run.cell["seed"]: run.converged for run in results.panels[panel].get(line, ())}
+        for line in (first, second)
+    )
+    both = np.array([own[seed] - others[seed] for seed in own if seed in others])
+    score = float(np.mean([*own.values()]))
+    if not both.size:
+        return Lead(panel, first, score, second, 0.0, 0, 0, 1.0, 1.0)
+    planned = [t for t in tests if t.panel == panel]
+    pairs = len(order) * (len(order) - 1) // 2
+    p, count = min(1.0, pairs * wilcoxon(both)), pairs
+    if results.reference in (first, second):
+        count = len(planned)
+        p = next(test.p_holm for test in planned if test.line in (first, second))
+    least = min(1.0, count * 2.0 ** (1 - len(both)))
+    ahead = int((both > 0).sum())
+    return Lead(panel, first, score, second, float(both.mean()), len(both), ahead, p, least)
 
 
 def judge(claim: Claim, results: SweepResults) -> tuple[str, list[str]]:

@@ -113,7 +113,7 @@ def test_a_sweep_of_all_clients_has_a_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["$\\frac{$", "[/b]", "_hidden", "<i>&amp;"])
 def test_an_odd_label_is_shown_as_it_is(name: str, tmp_path: Path) -> None:
     label = f"rules = ['{name}', 'all']\n[rule.'{name}']\nstrategy = 'uniform'"
-    assert f"<td>{escape(name)}</td>" in report_of(label, tmp_path)
+    assert f'<th scope="row">{escape(name)}</th>' in report_of(label, tmp_path)
 
 
 def test_a_reference_without_a_result_spoils_no_report(tmp_path: Path) -> None:

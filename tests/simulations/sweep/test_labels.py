@@ -14,8 +14,10 @@ from matplotlib.axes import Axes
 from typer.testing import CliRunner
 
 from pncs_flower.simulations.cli import app
-from pncs_flower.simulations.report import figures as figures
+from pncs_flower.simulations.report import pictures_of_sweep as pictures
+from pncs_flower.simulations.report.figures import BLACK
 from pncs_flower.simulations.report.of_sweep import write_report
+from pncs_flower.simulations.report.pictures_of_sweep import Look
 from pncs_flower.simulations.sweep.cell import Run
 from pncs_flower.simulations.sweep.plan import Similar
 from pncs_flower.simulations.sweep.progress import Spent
@@ -81,8 +83,8 @@ def test_rule_is_the_one_of_the_sweep_whatever_its_label() -> None:
 
 def test_ceiling_of_a_sweep_of_queues_does_not_compete(folder: Path) -> None:
     page = page_of(folder)
-    assert re.search(r"<td>all[^<]*</td><td>0\.900</td><td>0\.900</td>", page)
-    assert re.search(r"<td>pncs L=2</td><td><strong>0\.300</strong></td>", page)
+    assert re.search(r'<th scope="row">all[^<]*</th><td>0\.900</td><td>0\.900</td>', page)
+    assert re.search(r'<th scope="row">pncs L=2</th><td><strong>0\.300</strong></td>', page)
     assert "all is the ceiling and does not compete)" in page
 
 
@@ -90,15 +92,13 @@ def test_ceiling_of_a_sweep_of_queues_is_drawn_as_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[bool] = []
-    draw = figures._draw_line
+    draw = pictures._draw_line
 
-    def seen(
-        axes: Axes, runs: list[Run], over: Spent, index: int, ceiling: bool, size: float
-    ) -> object:
-        drawn.append(ceiling == is_ceiling(runs[0].cell))
-        return draw(axes, runs, over, index, ceiling, size)
+    def seen(axes: Axes, runs: list[Run], over: Spent, look: Look, size: float) -> object:
+        drawn.append((look.colour == BLACK) == is_ceiling(runs[0].cell))
+        return draw(axes, runs, over, look, size)
 
-    monkeypatch.setattr(figures, "_draw_line", seen)
+    monkeypatch.setattr(pictures, "_draw_line", seen)
     write_report(folder, read_results(folder))
     assert drawn
     assert all(drawn)
@@ -145,7 +145,8 @@ def test_mean_over_other_plots_is_not_put_beside_the_others(folder: Path) -> Non
     about = json.loads((folder / "sweep.json").read_text())
     about["report"]["rounds"] = [1]
     (folder / "sweep.json").write_text(json.dumps(about) + "\n")
-    assert "<td>pncs L=0</td><td>-</td>" in page_of(folder).rpartition("averaged over seeds and")[2]
+    row = '<th scope="row">pncs L=0</th><td>-</td>'
+    assert row in page_of(folder).rpartition("averaged over seeds and")[2]
 
 
 def test_choices_of_another_seed_say_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,5 +160,5 @@ def test_choices_of_another_seed_say_so(folder: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         "matplotlib.axes.Axes.set_title", lambda self, text, **_: titles.append(text)
     )
-    assert figures.draw_choices(shifted, folder / "choices.png")
+    assert pictures.draw_choices(shifted, folder / "choices.png")
     assert titles == ["pncs L=2", "pncs L=0, seed 1"]
