@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from pncs_flower.simulations.machine.limits import usable_cpus
@@ -30,7 +31,16 @@ def nothing_left() -> Iterator[None]:
     before = set(descendants())
     yield
     if sys.platform == "linux":
-        assert set(descendants()) - before == set()
+        # One that has ended, and of which nobody has asked how yet, is nothing that runs.
+        left = set(descendants()) - before
+        assert [each for each in left if runs(each)] == []
+
+
+def runs(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def pncs(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -61,39 +71,24 @@ def in_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_ray_gives_the_bits_of_one_process(in_process: Path, tmp_path: Path) -> None:
+def test_ray_gives_the_bits_of_one_process_behind_a_proxy_with_a_long_temporary_folder(
+    in_process: Path, tmp_path: Path
+) -> None:
+    long, folder = tmp_path / ("x" * 60), tmp_path / "run"
+    long.mkdir()
     cpus = usable_cpus()
     workers = min(2, cpus)
     done = pncs(
-        "--rounds", "4", "--cpus-per-client", str(cpus // workers), "--output", str(tmp_path)
+        *("--rounds", "4", "--cpus-per-client", str(cpus // workers), "--output", str(folder)),
+        TMPDIR=str(long),
+        http_proxy="http://127.0.0.1:9",
+        ALL_PROXY="socks5://127.0.0.1:9",
     )
     assert done.returncode == 0, done.stderr
     assert f"{workers} at once" in done.stdout
     assert done.stdout.count("similarity") == 4 + 1  # a line per round and the table's heading
-    assert result(tmp_path) == result(in_process)
-    assert (tmp_path / "rounds.png").is_file()
-
-
-@pytest.mark.minutes
-@pytest.mark.usefixtures("nothing_left")
-def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
-    done = pncs("--rounds", "2", "--set", "lr=1e30", "--output", str(tmp_path))
-    assert done.returncode == 1
-    assert "finished:failed" in done.stderr
-    assert "not finite" in done.stderr
-    assert "\x1b" not in done.stderr
-    assert "NoSummariesError" in (tmp_path / "flwr.log").read_text()
-
-
-@pytest.mark.minutes
-@pytest.mark.usefixtures("nothing_left")
-def test_run_behind_a_proxy_with_a_long_temporary_folder_is_no_other(tmp_path: Path) -> None:
-    long = tmp_path / ("x" * 60)
-    long.mkdir()
-    environment = {"http_proxy": "http://127.0.0.1:9", "ALL_PROXY": "socks5://127.0.0.1:9"}
-    folder = tmp_path / "run"
-    done = pncs("--rounds", "1", "--output", str(folder), TMPDIR=str(long), **environment)
-    assert done.returncode == 0, done.stderr
+    assert result(folder) == result(in_process)
+    assert (folder / "rounds.png").is_file()
     assert (folder / "summary.json").is_file()
     assert not list(long.iterdir())
 
@@ -122,7 +117,9 @@ def test_run_that_ends_in_its_first_round_says_why_and_keeps_the_traceback(tmp_p
         PYTHONPATH=os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))),
     )
     assert done.returncode == 1
+    assert "finished:failed" in done.stderr
     assert "could not be broadcast" in done.stderr
+    assert "\x1b" not in done.stderr
     log = tmp_path / "run" / "flwr.log"
     assert f"Flower's log: {log}" in done.stderr
     assert "np.zeros(2) + np.zeros(3)" in log.read_text()
