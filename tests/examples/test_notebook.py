@@ -46,6 +46,6 @@ def test_it_runs_and_ends_with_a_picture(tmp_path: Path, monkeypatch: pytest.Mon
     table = [line.split() for line in texts(cells["compare"]).splitlines()]
     scores = {" ".join(words[:-7]): float(words[-6].rstrip(",")) for words in table}
     assert [*scores] == ["sketched mean", "PNCS", "uniform", "all"]
-    assert scores["all"] > 0.8
+    assert scores["all"] > 0.75
     (picture,) = [each for each in cells["plot"].outputs if each.output_type == "display_data"]
     assert "image/png" in picture.data
