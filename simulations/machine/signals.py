@@ -51,6 +51,16 @@ def ignoring_signals() -> Iterator[None]:
         _set_handlers(before)
 
 
+@contextmanager
+def delaying_signals() -> Iterator[None]:
+    """Have signals to end wait for the block's end: of what is raised in a fork nobody hears."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _handlers() -> dict[signal.Signals, Any]:
     return {number: signal.getsignal(number) for number in _ENDING}
 

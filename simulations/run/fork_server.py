@@ -30,6 +30,8 @@ import numpy as np
 
 from pncs_flower.strategies import DeadWorkerError
 
+from ..machine.signals import delaying_signals
+
 Serve = Callable[[int, socket], None]
 
 START_AGAIN = (
@@ -55,7 +57,8 @@ class ForkServer:
         # loop starts them again.
         with contextlib.suppress(AttributeError):  # there is no OpenMP
             ctypes.CDLL(None).omp_pause_resource_all(_OMP_PAUSE_HARD)
-        pid = os.fork()
+        with delaying_signals():
+            pid = os.fork()
         if not pid:
             self._channel.close()
             _run_and_exit(lambda: _fork_others(there, serve))

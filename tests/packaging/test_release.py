@@ -80,7 +80,7 @@ def test_the_wheel_installs_one_name_with_every_module_and_the_app(
     expected = {"pncs_flower/py.typed"}
     for name in known:
         folder, kind = name.partition("/")[0], name.rpartition(".")[2]
-        kinds = ("py", "toml", "html") if folder == "simulations" else ("py",)
+        kinds = ("py", "toml", "html", "css", "js") if folder == "simulations" else ("py",)
         if folder in ("pncs_flower", "strategies", "clients", "simulations") and kind in kinds:
             expected.add(name if folder == "pncs_flower" else f"pncs_flower/{name}")
     assert shipped == expected
