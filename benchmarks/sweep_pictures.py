@@ -36,6 +36,8 @@ Rows = list[dict[str, str]]
 
 
 def read(folder: Path, name: str) -> Rows:
+    if not (folder / name).is_file():
+        raise SystemExit(f"{folder} has no {name}: give the folder of a sweep that has a report")
     with (folder / name).open() as file:
         return list(csv.DictReader(file))
 
@@ -90,6 +92,8 @@ def draw_lines(folder: Path, plot: str, rules: Sequence[str], picture: Path) -> 
 def draw_reached(folder: Path, target: str, picture: Path) -> None:
     rows = [row for row in read(folder, "reached.csv") if float(row["target"]) == float(target)]
     rules = list(dict.fromkeys(row["rule"] for row in rows))
+    if not rules:
+        raise SystemExit(f"{folder} has no target {target}: the sweep's [report] has its targets")
     kinds = {
         "phones: simulated minutes": ("devices phones", "simulated seconds", 60),
         "cross-silo: simulated seconds": ("devices cross-silo", "simulated seconds", 1),
@@ -105,7 +109,10 @@ def draw_reached(folder: Path, target: str, picture: Path) -> None:
             )
             for rule in rules
         }
-        edge = 1.6 * max(x for found in values.values() for x in found if np.isfinite(x))
+        reached = [x for found in values.values() for x in found if np.isfinite(x)]
+        if not reached:
+            raise SystemExit(f"{folder} has no run that reached {target} in a plot {plot!r}")
+        edge = 1.6 * max(reached)
         for place, (rule, found) in enumerate(values.items()):
             colour = BLACK if rule == "all" else COLOURS[0]
             axes.plot(np.minimum(found, edge), [place] * len(found), "o", ms=4, alpha=0.5, c=colour)

@@ -49,7 +49,7 @@ def compare(
             min=0,
             max=1,
             help="Accuracy: the table says in which round it is reached. "
-            "[dim]\\[default: the highest tenth that all rules reach][/dim]",
+            "[dim]\\[default: the highest tenth from 0.5 on that all rules reach][/dim]",
         ),
     ] = None,
     workers: Annotated[

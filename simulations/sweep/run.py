@@ -21,7 +21,7 @@ from pncs_flower.strategies.record import write_json_lines
 from ..config import Scalar
 from ..machine.surroundings import cluster_address
 from ..run.early_stopping import LAST
-from ..run.folder import read_rounds, read_summary
+from ..run.folder import ROUNDS, read_rounds, read_summary
 from ..run.preflight import check_device, check_run
 from ..scores import score_name
 from ..task import inputs_fingerprint, load_inputs
@@ -62,8 +62,12 @@ def run_sweep(
     # What cannot be run, a damaged file or another process in the folder is an error before
     # anything runs. ``on_start(done, total)`` is called then, ``on_cell(cell, done, total)``
     # after each cell. Of cells in this process (``workers`` = 0) ``on_round`` gets each round too,
-    # and so many processes play the clients.
-    # ``command`` and ``file`` are for the report: how to run the sweep again.
+    # and so many processes play the clients. ``command`` and ``file`` are for the report: how to
+    # run the sweep again.
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file, and results need a folder: give another --output")
+    if (folder / ROUNDS).exists():
+        raise ValueError(f"{folder} holds a single run, not a sweep: give another --output")
     folder.mkdir(parents=True, exist_ok=True)
     elsewhere = workers != 0 and cluster_address() is not None
     strategies = {str(cell.settings["strategy"]) for cell in sweep.cells()}

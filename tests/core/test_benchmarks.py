@@ -305,6 +305,10 @@ def test_pictures_of_a_sweep(tmp_path: Path, run_here: Callable[..., list[str]])
     assert picture.stat().st_size > 10_000
     with pytest.raises(SystemExit, match="has no runs of oort"):
         run_here(*lines, "oort")
+    with pytest.raises(SystemExit, match=r"has no target 0\.8"):
+        run_here(script, "reached", str(tmp_path), "--target", "0.8", "--picture", str(picture))
+    with pytest.raises(SystemExit, match=r"has no reached\.csv"):
+        run_here(script, "reached", "absent", "--target", "0.7", "--picture", str(picture))
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -104,6 +104,14 @@ def test_a_folder_has_one_sweep_at_a_time(tmp_path: Path) -> None:
     assert run(SWEEP, tmp_path) == {}
 
 
+def test_a_sweep_does_not_write_over_a_run_or_a_file(tmp_path: Path) -> None:
+    (tmp_path / "rounds.jsonl").touch()
+    with pytest.raises(ValueError, match="holds a single run, not a sweep"):
+        run(SWEEP, tmp_path)
+    with pytest.raises(ValueError, match="is a file, and results need a folder"):
+        run(SWEEP, tmp_path / "rounds.jsonl")
+
+
 def test_a_sweep_of_all_clients_has_a_report(tmp_path: Path) -> None:
     page = report_of('rules = ["all"]', tmp_path)
     assert "Who was chosen when" not in page
