@@ -16,7 +16,7 @@ from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.report import of_run
 from pncs_flower.simulations.run.folder import read_rounds
 
-CUTS = int(os.environ.get("PNCS_CUTS", "4"))
+CUTS = int(os.environ.get("PNCS_CUTS", "2"))
 RUN = ["run", "--engine", "in-process"]
 # Settings that no checkpoint compares.
 NEW = ["--clients", "6", "--rounds", "4", "--set", "lr=0.3", "--set", "batch-size=64"]

@@ -93,12 +93,10 @@ def test_the_order_of_replies_and_riding_along_change_no_bit(name):
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_that_is_taken_up_after_each_round_is_the_same(name, base, tmp_path):
     whole, arrays = run(*RUNS[name], base=base)
-    kept, saved = run(*RUNS[name], base=base, checkpoint=tmp_path / "whole")
-    assert saved == arrays
     for rounds in range(1, ROUNDS + 1):
-        resumed, again = run(*RUNS[name], base=base, rounds=rounds, checkpoint=tmp_path / "each")
+        resumed, again = run(*RUNS[name], base=base, rounds=rounds, checkpoint=tmp_path)
     assert again == arrays
-    assert told(resumed) == told(whole) == told(kept)
+    assert told(resumed) == told(whole)
 
 
 @pytest.mark.parametrize("combine", ["fedvarp", "mifa", "sketched-mean:7"])

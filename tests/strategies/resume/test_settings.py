@@ -354,23 +354,31 @@ SAME: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SAME)
-def test_same_function_is_taken_up_by_a_process_with_another_hash_seed(tmp_path, name):
+@pytest.fixture(scope="module")
+def of_another_process(tmp_path_factory):
+    """What each leaves after its first round in a process with another hash seed."""
+    folder = tmp_path_factory.mktemp("another-process")
     program = (
-        "import sys; sys.path[:0] = sys.argv[2:4]; import test_settings as t; "
-        "t.start(sys.argv[1], t.Scheduled(t.SAME[sys.argv[4]]()))"
+        "import sys; sys.path[:0] = sys.argv[2:]; import test_settings as t\n"
+        "for name, make in t.SAME.items():\n"
+        "    t.start(f'{sys.argv[1]}/{name}', t.Scheduled(make()))"
     )
     here = Path(__file__).parent
-    paths = [str(tmp_path), str(here), str(here.parents[1])]
+    paths = [str(folder), str(here), str(here.parents[1])]
     done = subprocess.run(
-        [sys.executable, "-c", program, *paths, name],
+        [sys.executable, "-c", program, *paths],
         env={**os.environ, "PYTHONHASHSEED": "7"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    strategy, _ = start(tmp_path, Scheduled(SAME[name]()), rounds=2)
+    return folder
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_same_function_is_taken_up_from_a_process_with_another_hash_seed(of_another_process, name):
+    strategy, _ = start(of_another_process / name, Scheduled(SAME[name]()), rounds=2)
     assert [record.round for record in strategy.history] == [1, 2]
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -45,11 +46,12 @@ def choices(made: Selector, rounds: int, failing=()) -> list[tuple[tuple[str, ..
 @pytest.mark.parametrize("queue_length", [0, 6])
 def test_each_is_chosen_as_often_as_its_weight_among_those_available_says(sizes, queue_length):
     expected, variance, chosen = Counter(), Counter(), Counter()
+    chances = cache(lambda available: chances_by_bisection(sizes, available, 3))
     for available, those in choices(selector(sizes, queue_length), ROUNDS):
         assert len(available) == 12 or queue_length
         assert len(those) == 3
         chosen.update(those)
-        for client, chance in chances_by_bisection(sizes, available, 3).items():
+        for client, chance in chances(available).items():
             expected[client] += chance
             variance[client] += chance * (1 - chance)
     for client in CLIENTS:
