@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 import torch
 
+from pncs_flower.simulations.sweep.cell import CELLS, Run, write_cell
+
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
@@ -284,6 +286,7 @@ SCRIPTS = [
     "growth.py",
     "peers.py",
     "sweep_pictures.py",
+    "sweep_tables.py",
 ]
 
 
@@ -312,6 +315,41 @@ def test_pictures_of_a_sweep(tmp_path: Path, run_here: Callable[..., list[str]])
         run_here(script, "reached", str(tmp_path), "--target", "0.8", "--picture", str(picture))
     with pytest.raises(SystemExit, match=r"has no reached\.csv"):
         run_here(script, "reached", "absent", "--target", "0.7", "--picture", str(picture))
+
+
+def test_tables_of_a_sweep(tmp_path: Path, run_here: Callable[..., list[str]]) -> None:
+    """The best of those that compete in bold, p and the chosen rate of each plot beside it."""
+    ends = {"a": {"all": 0.9, "pncs": 0.7, "uniform": 0.6}, "b": {"all": 0.9, "pncs": 0.5}}
+    cells, tuned = [], []
+    (tmp_path / CELLS).mkdir()
+    for panel, lines in ends.items():
+        for line, end in lines.items():
+            rates = {"accuracies": {"0.1": 0.5, "0.3": end}, "lr": 0.3}
+            tuned.append({"panel": f"shards {panel}", "line": line} | rates)
+            for seed in (0, 1):
+                cell = {"panel": f"shards {panel}", "line": line, "rule": line, "seed": seed}
+                cell |= {"clients": 2, "settings": {"num-rounds": 5}}
+                row = {"accuracy": end + seed / 100, "bytes_up": {"training": 2_000}}
+                rounds = [{"round": number} | row for number in range(1, 6)]
+                cells.append(f"shards{panel}-{line}-{seed}-0.jsonl")
+                write_cell(tmp_path / CELLS / cells[-1], Run(cell, rounds, {}))
+    report = {"reference": "pncs", "rounds": [3], "targets": []}
+    about = {"title": "", "report": report, "cells": cells, "tuned": tuned}
+    (tmp_path / "sweep.json").write_text(json.dumps(about))
+    ended, after = "\n".join(run_here("sweep_tables.py", str(tmp_path))).split("\n\n")
+    assert ended.splitlines()[0] == "| rule | shards a | shards b | rates |"
+    assert ended.splitlines()[2:] == [
+        "| all | 0.905 ± 0.064 (1.000) | 0.905 ± 0.064 (0.500) | 0.3, 0.3 |",
+        "| pncs | **0.705 ± 0.064** | **0.505 ± 0.064** | 0.3, 0.3 |",
+        "| uniform | 0.605 ± 0.064 (1.000) | - | 0.3 |",
+    ]
+    assert after.splitlines()[2:] == [
+        "| all | 0.905 | 2 |",
+        "| pncs | **0.605** | 2 |",
+        "| uniform | - | 2 |",
+    ]
+    with pytest.raises(SystemExit, match=r"has no sweep\.json"):
+        run_here("sweep_tables.py", "absent")
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
