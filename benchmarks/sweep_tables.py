@@ -7,11 +7,12 @@ clients send in a round; and the rounds to each target. The best but for all cli
 Examples
 --------
 python benchmarks/sweep_tables.py runs/table2
-python benchmarks/sweep_tables.py runs/figure-select4 --no-p
+python benchmarks/sweep_tables.py runs/table2 --reference "pncs L=8"
 """
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from markupsafe import Markup
@@ -90,12 +91,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path, help="of the sweep, with its sweep.json")
+    parser.add_argument("--reference", help="what the tests are against, in place of the file's")
     parser.add_argument("--no-p", action="store_true", help="leave out the tests")
     given = parser.parse_args(arguments)
     try:
         results = read_results(given.folder)
     except (OSError, ValueError) as error:
         raise SystemExit(str(error)) from None
+    if given.reference and given.reference not in results.lines:
+        raise SystemExit(
+            f"{given.folder} has no runs of {given.reference}; it has {', '.join(results.lines)}"
+        )
+    if given.reference:
+        report = replace(results.about.report, reference=given.reference)
+        results = replace(results, about=replace(results.about, report=report))
     ends = converged_table(results, ())
     if not given.no_p:
         ends = with_p(ends, results, compare(results))

@@ -348,7 +348,11 @@ def test_tables_of_a_sweep(tmp_path: Path, run_here: Callable[..., list[str]]) -
         "| pncs | **0.605** | 2 |",
         "| uniform | - | 2 |",
     ]
-    with pytest.raises(SystemExit, match=r"has no sweep\.json"):
+    ended = run_here("sweep_tables.py", str(tmp_path), "--reference", "uniform")
+    assert ended[3] == "| pncs | **0.705 ± 0.064** (1.000) | **0.505 ± 0.064** | 0.3, 0.3 |"
+    with pytest.raises(SystemExit, match="no runs of oort; it has all, pncs, uniform"):
+        run_here("sweep_tables.py", str(tmp_path), "--reference", "oort")
+    with pytest.raises(SystemExit, match="absent"):
         run_here("sweep_tables.py", "absent")
 
 
