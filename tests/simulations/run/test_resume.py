@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import Config, default_run_config
-from pncs_flower.simulations.machine.processes import adopt_orphans, descendants, stop_descendants
+from pncs_flower.simulations.machine.processes import adopt_orphans, descendants
+from pncs_flower.simulations.machine.watchdog import stop
 from pncs_flower.simulations.run.folder import open_run, read_rounds
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.run.served import KEYS
@@ -194,6 +195,7 @@ def test_killed_server_on_ray_goes_on_with_the_same_bits(
     seed: int, long: Path, tmp_path: Path
 ) -> None:
     adopt_orphans()
+    before = set(descendants())
     arguments = ["--clients", str(CLIENTS), "--rounds", str(LONG)]
     arguments += ["--strategy", "gradient-memory", "--output", str(tmp_path / "run")]
     rows = tmp_path / "run" / "rounds.jsonl"
@@ -212,7 +214,8 @@ def test_killed_server_on_ray_goes_on_with_the_same_bits(
         if process.poll() is None:
             process.kill()
             process.wait()
-        stop_descendants()
+        left = stop(lambda: [each for each in descendants() if each not in before], 5)
+    assert left == []
     assert not (tmp_path / "run" / "summary.json").exists()
     done = pncs("--resume", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
