@@ -35,7 +35,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "dataset": tuple(DATASETS),
     "evaluate-on": ("test", "validation"),
     "partition": ("shards", "dirichlet", "iid", "natural"),
-    "model": ("linear", "mlp", "cnn", "resnet18", "mobilenet_v3_small", "vgg16", "char-lstm"),
+    "model": (
+        *("linear", "mlp", "cnn", "resnet8", "resnet18", "mobilenet_v3_small", "vgg16"),
+        "char-lstm",
+    ),
     "normalization": ("imagenet1k-v1", "imagenet1k-features"),
     "features": ("standardized", "raw"),
     "device": ("auto", "cpu", "cuda"),

@@ -93,6 +93,8 @@ def _shown(value: object) -> str:
 def _hint(key: str, kind: Any, steps: Sequence[int | str]) -> str:
     for step in steps:
         own = get_type_hints(kind).get(str(step)) if is_dataclass(kind) else None
+        if own is None:  # a key of a mapping, or a place in a list
+            continue
         kind = next((each for each in (own, *get_args(own)) if is_dataclass(each)), None)
     if not is_dataclass(kind):
         return "there is none of that name"

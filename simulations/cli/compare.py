@@ -9,7 +9,8 @@ from ..config import CHOICES, Config, Scalar, unused_settings
 from .console import err, parse_setting, progress_bar, said_plainly
 from .given import given_command
 from .options import ALL, Clients, DataDir, DataSet, Model, NumSelected, Rounds, Settings, names
-from .sweep import FULL_DISK, carry_out, show_report
+from .runs import carry_out
+from .sweep import FULL_DISK, show_report
 
 FIRST = ("pncs", "sketched-mean", "uniform")
 """What is compared if nobody says it."""

@@ -13,6 +13,7 @@ import typer
 from ..config import CHOICES, Config, Scalar, default_run_config, unused_settings
 from ..data.datasets import find_dataset
 from .bench import BENCHMARKS, QUICK, bench
+from .board import BOARDS
 from .compare import EXAMPLES as COMPARISONS
 from .compare import compare
 from .console import (
@@ -220,7 +221,7 @@ def run(
 app.command(epilog=COMPARISONS)(compare)
 app.command()(sweep)
 app.command()(report)
-app.command(epilog=f"Names: {', '.join(NAMES)}; or all.")(reproduce)
+app.command(epilog=f"Names: {', '.join([*NAMES, *BOARDS])}; or all.")(reproduce)
 app.command()(rules)
 app.add_typer(data, name="data")
 app.command(epilog=f"Names: {', '.join(BENCHMARKS)}; without one, {', '.join(QUICK)}.")(bench)

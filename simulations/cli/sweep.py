@@ -1,26 +1,20 @@
 """`pncs sweep`, `pncs reproduce` and `pncs report`: many runs by one command."""
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.progress import Progress, TaskID
 
 from ..config import APP_DIRECTORY, CHOICES, Scalar, unused_settings
-from ..timeouts import NEWS_IN_LOG
 from ..validation import nearest
+from .board import BOARDS, carry_out_board, file_of, refuse_for_board, show_board
 from .console import err, out, parse_setting, progress_bar, said_plainly
 from .given import given_command
 from .options import complete_setting, names
-
-if TYPE_CHECKING:
-    from ..sweep.cell import Cell
-    from ..sweep.sweep import Sweep
+from .runs import carry_out, progress
 
 EXPERIMENTS = APP_DIRECTORY / "experiments"
 """The sweeps of the paper's tables and figures."""
@@ -29,7 +23,10 @@ TABLE1 = "table1"
 """The study of client pairs, which is no sweep."""
 
 NAMES = sorted([TABLE1, *(path.stem for path in EXPERIMENTS.glob("*.toml"))])
-"""What can be reproduced."""
+"""The experiments that can be reproduced; beside them there are boards."""
+
+ALL = [name for name in NAMES if not name.startswith("fedxplore")]
+"""What "all" stands for: not what is another project's, and takes hours or days."""
 
 FULL_DISK = "make room and give the same command again, which goes on from there"
 """What to do about it, of commands that take up what is there."""
@@ -57,8 +54,8 @@ _ONLY = Annotated[
     typer.Option(
         metavar="AXIS=VALUES",
         help="A part of the sweep, such as shards=1,2 or rules=pncs,uniform (axes: rules, shards, "
-        "dirichlet, layers, selected, queue, devices, rule.KEY); its report takes the place of the "
-        "whole's, and the whole's comes back with the whole.",
+        "dirichlet, layers, selected, queue, devices, rule.KEY; of a board also setting); its "
+        "report takes the place of the whole's, and the whole's comes back with the whole.",
     ),
 ]
 
@@ -78,18 +75,23 @@ def sweep(
     only: _ONLY = None,
     settings: _SET = None,
 ) -> None:
-    """Run the sweep in a TOML file, or what is missing of it, and write its report."""
+    """Run the sweep or the board in a TOML file, or what is missing of it, and write its report."""
     with said_plainly(FULL_DISK):
         if not file.exists():
             raise FileNotFoundError(f"there is no file {file}: {_instead(file)}")
         changes = dict(parse_setting(text) for text in settings or [])
         folder = output or Path("runs") / (f"{file.stem}-quick" if quick else file.stem)
-        failed = _run(file, folder, quick, only or (), {"seeds": seeds}, changes, workers)
+        from ..board.file import is_board  # pydantic takes a moment, and --help needs none
+
+        if is_board(file):
+            failed = _run_board(file, folder, quick, only or (), seeds, changes, workers)
+        else:
+            failed = _run(file, folder, quick, only or (), {"seeds": seeds}, changes, workers)
     raise typer.Exit(1 if failed else 0)
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(autocompletion=names(*NAMES, "all"))],
+    name: Annotated[str, typer.Argument(autocompletion=names(*NAMES, *BOARDS, "all"))],
     *,
     quick: Annotated[
         bool, typer.Option(help="Minutes in place of hours: digits, small models, 3 seeds.")
@@ -115,10 +117,14 @@ def reproduce(
     only: _ONLY = None,
     settings: _SET = None,
 ) -> None:
-    """Run what a table or figure of the paper shows, and say whether it holds."""
+    """Run what a table or figure of the paper shows, and say whether it holds.
+
+    Or a board, such as leaderboard: rules in many settings, and one page of all. All is what the
+    paper has and what this project has measured beside it, without boards and what takes days.
+    """
     with said_plainly(FULL_DISK):
-        if name not in (*NAMES, "all"):
-            raise ValueError(f"there is no {name!r}: {nearest(name, [*NAMES, 'all'])}")
+        if name not in (*NAMES, *BOARDS, "all"):
+            raise ValueError(f"there is no {name!r}: {nearest(name, [*NAMES, *BOARDS, 'all'])}")
         if only and name in (TABLE1, "all"):
             raise ValueError(f"--only is for a part of one sweep, and {name} is none")
         changes: dict[str, Scalar] = {"dataset": dataset} if dataset else {}
@@ -126,10 +132,15 @@ def reproduce(
             if path is not None:
                 changes[key] = str(path.expanduser().resolve())
         changes |= dict(parse_setting(text) for text in settings or [])
+        if name in BOARDS:
+            refuse_for_board(data=dataset, model=model)
+            folder = (output or Path("runs")) / f"{name}{'-quick' if quick else ''}"
+            failed = _run_board(file_of(name), folder, quick, only or (), seeds, changes, workers)
+            raise typer.Exit(1 if failed else 0)
         if dataset == "digits" and model is None:
             model = "scratch"  # 8x8 pixels are nothing to VGG16
         failed = False
-        for each in NAMES if name == "all" else [name]:
+        for each in ALL if name == "all" else [name]:
             folder = (output or Path("runs")) / f"{each}{'-quick' if quick else ''}"
             if each == TABLE1:
                 # A study calls a model from scratch by its own name.
@@ -154,12 +165,15 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write the report of a sweep (pncs sweep, pncs reproduce), or the pictures of a run, again."""
-    from ..run.folder import SUMMARY  # NumPy takes a moment, and --help needs none
+    """Write the report of a sweep or a board, or the pictures of a run, again."""
+    from ..board.results import BOARD  # NumPy takes a moment, and --help needs none
+    from ..run.folder import SUMMARY
 
     with said_plainly():
         if (folder / SUMMARY).is_file():
             _draw_run(folder, round)
+        elif round is None and (folder / BOARD).is_file():
+            show_board(folder)
         elif round is None:
             show_report(folder)
         else:
@@ -191,67 +205,25 @@ def _run(
     return failed
 
 
-def carry_out(
-    wanted: "Sweep",
+def _run_board(
+    file: Path,
     folder: Path,
+    quick: bool,
+    only: Sequence[str],
+    seeds: int | None,
+    changes: Mapping[str, Scalar],
     workers: int | None,
-    players: int = 1,
-    *,
-    command: str,
-    file: str = "",
 ) -> bool:
-    """Run a sweep, or what is missing of it, showing how far it is, and tell if a cell failed."""
-    out.print(wanted.title, soft_wrap=True)
-    for key, rules in wanted.left_out.items():
-        err.print(
-            f"Note: {key} is left out where the rule has none: {', '.join(rules)}", soft_wrap=True
-        )
-    with progress_bar("starting"):  # torch takes seconds, and a wrong file is told before
-        from ..sweep.run import FAILED, run_sweep
-
-    start = last = time.perf_counter()
-    # Where processes are forked meanwhile there must be no thread, as that of a bar, beside.
-    with _progress("runs", thread=players == 1) as (bar, task):
-        parts = iter(("runs for the learning rates", "runs") if wanted.tune else ("runs",))
-        over = 0
-
-        def begin(done: int, total: int) -> None:
-            nonlocal over
-            over = done
-            bar.update(task, completed=done, total=total, refresh=True)
-            text = f"{total} {next(parts)}" + (f", of which {done} are there" if done else "")
-            bar.console.print(text)
-
-        def show_round(cell: "Cell", row: Mapping[str, Any]) -> None:
-            share = row["round"] / int(cell.settings["num-rounds"])
-            line = f"{cell.line}, seed {cell.seed}"
-            bar.update(task, completed=over + share, description=line, refresh=players > 1)
-
-        def show(cell: "Cell", done: int, total: int) -> None:
-            nonlocal last, over
-            over = done
-            bar.update(task, completed=done, total=total, description=f"{cell.panel}: {cell.line}")
-            if not out.is_terminal and time.perf_counter() - last > NEWS_IN_LOG:
-                last = time.perf_counter()
-                out.print(f"{last - start:.0f} s: {done} of {total} runs")
-
-        failures = run_sweep(
-            wanted,
-            folder,
-            workers,
-            show,
-            begin,
-            on_round=show_round,
-            players=players,
-            command=command,
-            file=file,
-        )
-    for name, reason in failures.items():
-        err.print(f"failed: {name}: {reason}", soft_wrap=True)
-    if failures:
-        err.print(f"Their tracebacks: {folder / FAILED}", soft_wrap=True)
-        err.print("The same command runs the failed cells again, and no other.")
-    return bool(failures)
+    return carry_out_board(
+        file,
+        folder,
+        workers,
+        quick=quick,
+        only=only,
+        seeds=seeds,
+        changes=changes,
+        command=given_command(name=file.stem),
+    )
 
 
 def _instead(file: Path) -> str:
@@ -273,7 +245,7 @@ def _run_table1(
     study = Study.of_the_paper(dict(changes), quick)
     study = replace(study, seeds=seeds or study.seeds)
     out.print("Table 1: which feature tells a good pair of clients")
-    with _progress("pairs") as (bar, task):
+    with progress("pairs") as (bar, task):
         observed = run_study(
             study,
             folder / "observations",
@@ -285,21 +257,6 @@ def _run_table1(
     for verdict, text, _ in judge_rows(rows):
         out.print(f"{verdict}: {text}", soft_wrap=True)
     out.print(f"Report: {page}", soft_wrap=True)
-
-
-@contextmanager
-def _progress(what: str, thread: bool = True) -> Iterator[tuple[Progress, TaskID]]:
-    """Show a bar, and say at the end how long it took, or that it can be taken up again."""
-    from ..machine.signals import exit_on_signals
-
-    start = time.perf_counter()
-    with exit_on_signals(), progress_bar(what, thread=thread) as (bar, task):
-        try:
-            yield bar, task
-        except (KeyboardInterrupt, SystemExit):
-            err.print("Stopped. The same command goes on from here.")
-            raise
-    out.print(f"{time.perf_counter() - start:.0f} s")
 
 
 def _draw_run(folder: Path, round: int | None) -> None:

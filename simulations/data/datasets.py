@@ -13,8 +13,11 @@ from .examples import Data, Dataset
 from .fashion_mnist import FASHION_MNIST
 from .hub import PREFIX, PRESETS, hub_dataset
 from .hub_columns import Reading
+from .languages import LANGUAGES
 
-DATASETS = {dataset.name: dataset for dataset in (DIGITS, FASHION_MNIST, CIFAR10, DIABETES)}
+_OURS = (DIGITS, FASHION_MNIST, CIFAR10, DIABETES, LANGUAGES)
+
+DATASETS = {dataset.name: dataset for dataset in _OURS}
 DATASETS |= {name: hub_dataset(name) for name in PRESETS}
 """The data sets with a name of their own; all others of the hub are ``hf:NAME``."""
 

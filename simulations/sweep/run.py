@@ -4,7 +4,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from hashlib import blake2b
@@ -27,7 +27,7 @@ from ..scores import score_name
 from ..task import inputs_fingerprint, load_inputs
 from ..validation import in_plain_words
 from .cell import CELLS, Cell, Run, read_cell, write_cell
-from .pool import Failure, Moved, pool
+from .pool import Failure, Moved, RunJobs, pool
 from .results import SWEEP, Tuned
 from .sweep import Sweep, short
 
@@ -57,13 +57,14 @@ def run_sweep(
     players: int = 1,
     command: str = "",
     file: str = "",
+    shared: RunJobs | None = None,
 ) -> dict[str, str]:
     """Run what is missing, and return the reason of each cell that failed."""
     # What cannot be run, a damaged file or another process in the folder is an error before
     # anything runs. ``on_start(done, total)`` is called then, ``on_cell(cell, done, total)``
     # after each cell. Of cells in this process (``workers`` = 0) ``on_round`` gets each round too,
     # and so many processes play the clients. ``command`` and ``file`` are for the report: how to
-    # run the sweep again.
+    # run the sweep again. ``shared`` is of a `pool` of so many workers that other sweeps use too.
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, and results need a folder: give another --output")
     if (folder / ROUNDS).exists():
@@ -72,7 +73,8 @@ def run_sweep(
     elsewhere = workers != 0 and cluster_address() is not None
     strategies = {str(cell.settings["strategy"]) for cell in sweep.cells()}
     # What cells write meanwhile is removed at the end, also of those whose process was killed.
-    with held(folder), _scratch() as scratch, pool(workers, strategies) as run_jobs:
+    own = pool(workers, strategies) if shared is None else nullcontext(shared)
+    with held(folder), _scratch() as scratch, own as run_jobs:
         run_cell = partial(_run_cell, scratch=scratch)
         if workers == 0:
             run_cell = partial(run_cell, on_round=on_round, players=players)

@@ -24,6 +24,8 @@ EXPERIMENTS = APP_DIRECTORY / "experiments"
 # there stay valid.
 NAMES = {
     "devices": "b93930315b99",
+    "fedxplore-small": "21f68bf6d47a",
+    "fedxplore": "5102e3566346",
     "figure-fashion": "10e45079ed22",
     "figure-queue": "232331e45580",
     "figure-select4": "800e1be32a0f",
@@ -34,6 +36,7 @@ NAMES = {
     "table2-two-layers": "3469a8a1fe5b",
     "table2": "2b0e90c4ab2b",
 }
+SMALL_SKETCHES = {"devices", "fedxplore", "fedxplore-small", "oort", "sketched-mean"}
 NAMES_OF_TABLE_1 = "2107914dd7f8"
 
 
@@ -77,7 +80,7 @@ def test_a_run_with_the_default_settings_sends_a_quarter_of_full_participation(
     assert up["pre-round"] + up["training"] <= 0.25 * of_all
 
 
-@pytest.mark.parametrize("name", sorted(NAMES.keys() - {"devices", "oort", "sketched-mean"}))
+@pytest.mark.parametrize("name", sorted(NAMES.keys() - SMALL_SKETCHES))
 def test_the_papers_experiments_compare_whole_layers(name: str) -> None:
     sweep = read_sweep(EXPERIMENTS / f"{name}.toml")
     for each in (sweep, sweep.quickened()):

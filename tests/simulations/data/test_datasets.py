@@ -1,6 +1,7 @@
 """Data sets: shapes, the fixed split, and a missing folder."""
 
 import gzip
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,3 +121,16 @@ def test_unknown_data_set_is_refused_and_not_taken_for_another(
 ) -> None:
     with pytest.raises(ValueError, match="no data set is called 'cifar-10': there are digits, "):
         of_a_name("cifar-10", str(tmp_path))
+
+
+def test_languages_are_generated_alike_and_differ_by_their_words() -> None:
+    data = load_dataset("made-up-languages")
+    assert (data.kind, data.num_classes, data.train.shape) == ("text", 10, (2000, 20))
+    assert np.bincount(data.test_labels).tolist() == [50] * 10
+    assert dataset_fingerprint("made-up-languages") == "0ef1903d5407b9320c0c7903c780439c"
+    words = [
+        {word for line in data.train[data.train_labels == n] for word in bytes(line).split()[:-1]}
+        for n in range(10)
+    ]
+    for one, other in itertools.combinations(words, 2):
+        assert len(one & other) < 0.2 * min(len(one), len(other))

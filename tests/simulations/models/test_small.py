@@ -10,6 +10,13 @@ LAYERS = {
     "linear": ["fc"],
     "mlp": ["fc1", "fc2"],
     "cnn": ["conv1", "conv2", "fc1", "fc2"],
+    "resnet8": [
+        *("conv", "norm"),
+        *("block1.conv1", "block1.norm1", "block1.conv2", "block1.norm2"),
+        *("block2.conv1", "block2.norm1", "block2.conv2", "block2.norm2", "block2.shortcut"),
+        *("block3.conv1", "block3.norm1", "block3.conv2", "block3.norm2", "block3.shortcut"),
+        "fc",
+    ],
 }
 
 

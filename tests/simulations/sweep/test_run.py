@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from pncs_flower.simulations.cli import app
-from pncs_flower.simulations.cli.sweep import EXPERIMENTS, TABLE1
+from pncs_flower.simulations.cli.sweep import ALL
 from pncs_flower.simulations.report.of_sweep import write_report
 from pncs_flower.simulations.report.pictures_of_sweep import _draw_line, _look
 from pncs_flower.simulations.run.folder import read_rounds
@@ -366,8 +366,7 @@ def test_everything_is_reproduced_quickly_from_the_digits(tmp_path: Path) -> Non
     done = CliRunner().invoke(app, ["reproduce", "all", "--quick", "--output", str(tmp_path)])
     assert done.exit_code == 0, done.output
     pages = sorted(tmp_path.glob("*/report.html"))
-    experiments = {path.stem for path in EXPERIMENTS.glob("*.toml")} | {TABLE1}
-    assert {page.parent.name for page in pages} == {f"{name}-quick" for name in experiments}
+    assert {page.parent.name for page in pages} == {f"{name}-quick" for name in ALL}
     for page in pages:
         assert browser_messages(page, tmp_path / "browser") == "", page
     # Of two cores that nothing else uses; PNCS_REPRODUCE_ALL=600 where something does.

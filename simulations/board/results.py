@@ -1,0 +1,217 @@
+"""What a board left on disk: what it is, and in each setting how every rule did."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from pncs_flower.files import write_whole
+from pncs_flower.strategies.combinations import parse_combination
+
+from ..config import Config, default_run_config
+from ..run.folder import SUMMARY
+from ..run.strategy import build_strategy
+from ..sweep.cell import CELLS, Run
+from ..sweep.progress import Reached, Spent, Vector, known, to_reach
+from ..sweep.results import SWEEP, SweepResults, read_results
+from ..validation import Text, near_folder
+from .file import Board, See
+from .ranks import Ranking, rank
+
+BOARD = "board.json"
+"""Name of the file that says what the board is."""
+
+_NEAR = 0.9  # of the ceiling's score at the end: the target of rounds, time and bytes
+
+
+# A board of another release may have more than is known here.
+@checked_dataclass(frozen=True, config=ConfigDict(extra="ignore"))
+class Federation:
+    """What a report needs to know of a setting beside its runs."""
+
+    name: Text
+    about: Text = ""
+
+
+@checked_dataclass(frozen=True, config=ConfigDict(extra="ignore"))
+class Description:
+    """What a report needs to know of a board beside its settings' sweeps."""
+
+    title: Text
+    setting: Mapping[str, Federation]
+    about: Text = ""
+    rounds: tuple[int, ...] = ()
+    see: tuple[See, ...] = ()
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Standings:
+    """How every line did in one setting."""
+
+    name: str
+    about: str
+    results: SweepResults
+
+    @cached_property
+    def runs(self) -> Mapping[str, Sequence[Run]]:
+        """The runs of each line that has any."""
+        (by_line,) = self.results.panels.values()
+        return by_line
+
+    @property
+    def first(self) -> Run:
+        """One of the runs, for what all of them share."""
+        return next(iter(self.runs.values()))[0]
+
+    @property
+    def ceiling(self) -> str | None:
+        """The line of which every client sends its update, if there is one."""
+        return next((line for line in self.runs if line in self.results.ceilings), None)
+
+    @property
+    def competing(self) -> list[str]:
+        """The lines but for the ceiling."""
+        return [line for line in self.runs if line not in self.results.ceilings]
+
+    @cached_property
+    def ends(self) -> dict[str, float]:
+        """The score at the end of each line, the mean of its last rounds and seeds."""
+        return {
+            line: float(np.mean([r.converged for r in runs])) for line, runs in self.runs.items()
+        }
+
+    def after(self, number: int) -> dict[str, float]:
+        """Return the score of each line after a round; nothing of runs that end before it."""
+        return {
+            line: float(np.mean([run.scores[number - 1] for run in runs]))
+            for line, runs in self.runs.items()
+            if all(len(run.scores) >= number for run in runs)
+        }
+
+    @cached_property
+    def best(self) -> str:
+        """The competing line with the highest score at the end."""
+        return max(self.competing, key=self.ends.__getitem__)
+
+    def behind(self, line: str) -> float | None:
+        """Return by how much a line ends below the ceiling; None where there is none."""
+        return None if self.ceiling is None else self.ends[self.ceiling] - self.ends[line]
+
+    @cached_property
+    def target(self) -> float:
+        """The score that runs are to reach: near the end of all clients, or else of the best."""
+        return _NEAR * self.ends[self.ceiling or self.best]
+
+    def to_target(self, line: str, spent: Spent) -> Reached | None:
+        """Return what it took to reach the target; None where it is not known."""
+        runs = self.runs[line]
+        return to_reach(runs, spent, self.target) if known(runs, spent) else None
+
+    def training(self, line: str) -> float:
+        """Return how many clients train in a round, or compute a gradient of all their examples."""
+        rows = sum(len(run.trained) for run in self.runs[line])
+        return sum(float(_trainings(run)[: len(run.trained)][-1]) for run in self.runs[line]) / rows
+
+    def only_the_chosen_train(self, line: str) -> bool:
+        """Tell whether a line has nobody train but those who send."""
+        return not asks_for_training(self.runs[line][0])
+
+
+@dataclass(frozen=True)
+class BoardResults:
+    """All settings of a board that have results, and the names of those that have none."""
+
+    about: Description
+    settings: Mapping[str, Standings]
+    missing: tuple[str, ...] = ()
+
+    @cached_property
+    def ranking(self) -> Ranking:
+        """The ranks of all competing lines by their scores at the end."""
+        return rank({s.name: {r: s.ends[r] for r in s.competing} for s in self.settings.values()})
+
+    def ranking_after(self, number: int) -> Ranking:
+        """Return the ranks after a round, in the settings whose runs are so long."""
+        scores: dict[str, dict[str, float]] = {}
+        for each in self.settings.values():
+            after = each.after(number)
+            if own := {line: after[line] for line in each.competing if line in after}:
+                scores[each.name] = own
+        return rank(scores)
+
+    @property
+    def lines(self) -> list[str]:
+        """The competing lines, the best first by their mean rank; those without a rank last."""
+        ranked = [*self.ranking.rules] if self.ranking.settings else []
+        there = (line for each in self.settings.values() for line in each.competing)
+        return list(dict.fromkeys([*ranked, *there]))
+
+
+def describe(board: Board, folder: Path, command: str) -> None:
+    """Write down what a board is; settings that are run another time are named too."""
+    if (folder / SWEEP).exists():
+        raise ValueError(f"{folder} holds a sweep, not a board: give another --output")
+    folder.mkdir(parents=True, exist_ok=True)
+    about = Description(
+        board.title,
+        {key: Federation(each.name, each.about) for key, each in board.setting.items()},
+        board.about,
+        board.report.rounds,
+        board.see,
+        command,
+    )
+    write_whole(folder / BOARD, TypeAdapter(Description).dump_json(about))
+
+
+def read_board_results(folder: Path) -> BoardResults:
+    """Read a board's folder, with the settings that have results; names a file that is damaged."""
+    file = folder / BOARD
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"{folder} has no {BOARD}: give the folder that pncs reproduce or sweep wrote for a "
+            f"board{near_folder(folder, BOARD, SWEEP, SUMMARY)}"
+        )
+    try:
+        about = TypeAdapter(Description).validate_json(file.read_bytes())
+    except ValidationError:
+        raise ValueError(
+            f"{file} is damaged: give the command again that made the board, which writes it anew"
+        ) from None
+    settings, missing = {}, []
+    for key, each in about.setting.items():
+        if any((folder / key / CELLS).glob("*.jsonl")):
+            found = Standings(each.name, each.about, read_results(folder / key))
+            if found.competing:
+                settings[key] = found
+        if key not in settings:
+            missing.append(each.name)
+    if not settings:
+        raise ValueError(f"{folder} has no setting with a finished run: nothing to report")
+    return BoardResults(about, settings, tuple(missing))
+
+
+def _trainings(run: Run) -> Vector:
+    """Return how often clients had trained up to each round, shape (rounds,)."""
+    before = asks_for_training(run)
+    asked = ({*row["asked"]} if before else set() for row in run.rounds)
+    pairs = zip(asked, run.rounds, strict=True)
+    return np.cumsum([float(len(own | {*row["chosen"]})) for own, row in pairs])
+
+
+def asks_for_training(run: Run) -> bool:
+    """Tell whether clients are asked for a summary of their update, or of their gradient."""
+    here = default_run_config()
+    own: dict[str, Any] = {key: run.cell["settings"].get(key, here[key]) for key in here}
+    strategy = build_strategy(Config.from_run_config(own))
+    request = parse_combination(strategy.options.combine).request(strategy.rule.request)
+    return request is not None and request.kind != "loss"
+
+
+TRAININGS = Spent("trainings", _trainings)
+"""How often a client has computed an update, or a gradient of all its examples."""

@@ -1,0 +1,97 @@
+"""Runs of a sweep, with a bar that says how far they are, and what to do about those that fail."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.progress import Progress, TaskID
+
+from ..timeouts import NEWS_IN_LOG
+from .console import err, out, progress_bar
+
+if TYPE_CHECKING:
+    from ..sweep.cell import Cell
+    from ..sweep.pool import RunJobs
+    from ..sweep.sweep import Sweep
+
+
+def carry_out(
+    wanted: "Sweep",
+    folder: Path,
+    workers: int | None,
+    players: int = 1,
+    *,
+    command: str,
+    file: str = "",
+    shared: "RunJobs | None" = None,
+) -> bool:
+    """Run a sweep, or what is missing of it, showing how far it is, and tell if a cell failed."""
+    out.print(wanted.title, soft_wrap=True)
+    for key, rules in wanted.left_out.items():
+        err.print(
+            f"Note: {key} is left out where the rule has none: {', '.join(rules)}", soft_wrap=True
+        )
+    with progress_bar("starting"):  # torch takes seconds, and a wrong file is told before
+        from ..sweep.run import FAILED, run_sweep
+
+    start = last = time.perf_counter()
+    # Where processes are forked meanwhile there must be no thread, as that of a bar, beside.
+    with progress("runs", thread=players == 1) as (bar, task):
+        parts = iter(("runs for the learning rates", "runs") if wanted.tune else ("runs",))
+        over = 0
+
+        def begin(done: int, total: int) -> None:
+            nonlocal over
+            over = done
+            bar.update(task, completed=done, total=total, refresh=True)
+            text = f"{total} {next(parts)}" + (f", of which {done} are there" if done else "")
+            bar.console.print(text)
+
+        def show_round(cell: "Cell", row: Mapping[str, Any]) -> None:
+            share = row["round"] / int(cell.settings["num-rounds"])
+            line = f"{cell.line}, seed {cell.seed}"
+            bar.update(task, completed=over + share, description=line, refresh=players > 1)
+
+        def show(cell: "Cell", done: int, total: int) -> None:
+            nonlocal last, over
+            over = done
+            bar.update(task, completed=done, total=total, description=f"{cell.panel}: {cell.line}")
+            if not out.is_terminal and time.perf_counter() - last > NEWS_IN_LOG:
+                last = time.perf_counter()
+                out.print(f"{last - start:.0f} s: {done} of {total} runs")
+
+        failures = run_sweep(
+            wanted,
+            folder,
+            workers,
+            show,
+            begin,
+            on_round=show_round,
+            players=players,
+            command=command,
+            file=file,
+            shared=shared,
+        )
+    for name, reason in failures.items():
+        err.print(f"failed: {name}: {reason}", soft_wrap=True)
+    if failures:
+        err.print(f"Their tracebacks: {folder / FAILED}", soft_wrap=True)
+        err.print("The same command runs the failed cells again, and no other.")
+    return bool(failures)
+
+
+@contextmanager
+def progress(what: str, thread: bool = True) -> Iterator[tuple[Progress, TaskID]]:
+    """Show a bar, and say at the end how long it took, or that it can be taken up again."""
+    from ..machine.signals import exit_on_signals
+
+    start = time.perf_counter()
+    with exit_on_signals(), progress_bar(what, thread=thread) as (bar, task):
+        try:
+            yield bar, task
+        except (KeyboardInterrupt, SystemExit):
+            err.print("Stopped. The same command goes on from here.")
+            raise
+    out.print(f"{time.perf_counter() - start:.0f} s")

@@ -1,0 +1,176 @@
+"""Boards: what a file may say, what becomes of it, and the page of a small one."""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pncs_flower.simulations.board.file import read_board, sweeps_of
+from pncs_flower.simulations.cli import app
+from pncs_flower.simulations.cli.board import file_of
+
+SMALL = """
+title = "A small <board>"
+rules = ["pncs", "uniform", "half", "all"]
+seeds = 2
+about = "For a test."
+
+[settings]
+num-rounds = 3
+device = "cpu"
+batch-size = 0
+
+[rule.half]
+strategy = "sketched-mean"
+rule.candidates = "50% of clients"
+
+[setting.few]
+name = "5 hospitals"
+clients = 5
+selected = 2
+dirichlet = 1.0
+settings = {lr = 0.3}
+
+[setting.many]
+name = "10 phones"
+about = "They come and go."
+clients = 10
+selected = 2
+shards = 2
+settings = {lr = 0.3, devices = "uniform"}
+quick = {clients = 5}
+
+[quick]
+seeds = 1
+num-rounds = 2
+
+[report]
+reference = "pncs"
+rounds = [2, 3]
+claims = [{text = "PNCS is the best", kind = "best", against = ["uniform"]}]
+
+[[see]]
+page = "results.md"
+text = "more | of it"
+"""
+
+
+def board(tmp_path: Path, old: str = "", new: str = "") -> Path:
+    assert old in SMALL
+    file = tmp_path / "small.toml"
+    file.write_text(SMALL.replace(old, new, 1))
+    return file
+
+
+def pncs(*arguments: str | Path) -> str:
+    done = CliRunner().invoke(app, [*map(str, arguments)])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[setting.few]", "[setting.'Few of']", "the setting 'Few of' names a folder: it must"),
+        ('"5 hospitals"', '"10 phones"', "two settings have the name '10 phones': rename one"),
+        ("selected = 2", "", "missing: setting.few.selected"),
+        ("dirichlet = 1.0", "dirichlets = 1.0", "unknown key setting.few.dirichlets: did you "),
+        ("selected = 2", "selected = 6", "setting.few: selected = 6 is more than clients = 5"),
+        ("shards = 2", "shards = 2\niid = true", "setting.many: it has several partitions: give"),
+        ("shards = 2", "", "setting.many: shards and dirichlet are both empty"),
+        ("num-rounds = 2", 'name = "x"', "quick: quick cannot replace name: settings stand in"),
+        ("num-rounds = 2", "lrr = 2", "quick: setting.few: unknown setting 'lrr': did you mean"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(old: str, new: str, message: str, tmp_path: Path) -> None:
+    file = board(tmp_path, old, new)
+    with pytest.raises(ValueError, match=f"^{re.escape(f'{file}: {message}')}"):
+        read_board(file)
+
+
+def test_each_setting_is_a_sweep_and_a_share_of_clients_a_number(tmp_path: Path) -> None:
+    sweeps = sweeps_of(read_board(board(tmp_path)), ["rules=half,all"], {"seeds": 1}, {"lr": 0.1})
+    found = {
+        key: [(c.line, c.clients, c.settings["rule"], c.settings["lr"]) for c in sweep.cells()]
+        for key, sweep in sweeps.items()
+    }
+    assert found == {
+        "few": [("half", 5, "candidates = 2", 0.1), ("all", 5, "", 0.1)],
+        "many": [("half", 10, "candidates = 5", 0.1), ("all", 10, "", 0.1)],
+    }
+    with pytest.raises(ValueError, match="there is no setting 'fe', only few, many"):
+        sweeps_of(read_board(board(tmp_path)), ["setting=many,fe"])
+
+
+def test_the_board_of_the_documentation_is_valid(tmp_path: Path) -> None:
+    page = Path(__file__).parents[3] / "docs" / "sweeps.md"
+    file = tmp_path / "board.toml"
+    file.write_text(page.read_text().split("```toml\n")[2].split("```")[0])
+    assert [len(sweep.cells()) for sweep in sweeps_of(read_board(file)).values()] == [12, 12]
+
+
+def test_the_leaderboard_has_the_settings_that_it_is_to_have() -> None:
+    sweeps = sweeps_of(read_board(file_of("leaderboard")))
+    cells = [sweep.cells()[0] for sweep in sweeps.values()]
+    assert {cell.clients for cell in cells} >= {10, 100, 1000}
+    assert {cell.settings["model"] for cell in cells} >= {"linear", "mlp", "cnn", "resnet8"}
+    assert {cell.settings["devices"] for cell in cells} >= {"none", "phones", "cross-silo"}
+    dealt = {cell.panel.split(",")[0] for cell in cells}
+    assert dealt >= {"shards 1", "shards 2", "shards 5", "dirichlet 0.1", "dirichlet 0.3"}
+    assert len({frozenset(sweep.rules) for sweep in sweeps.values()}) == 1
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with one setting that was run, and then the other."""
+    place = tmp_path_factory.mktemp("board")
+    command = ["sweep", board(place), "--workers", "0", "--output", place / "out"]
+    first = pncs(*command, "--only", "setting=few", "--only", "rules=pncs,uniform,all")
+    assert "Settings without a result: 10 phones" in first
+    assert "Not there yet: 10 phones all runs" in (place / "out" / "leaderboard.md").read_text()
+    cells = {path: path.stat().st_mtime_ns for path in place.glob("out/few/cells/*")}
+    assert len(cells) == 6
+    assert "8 runs, of which 6 are there" in pncs(*command)
+    assert {path: path.stat().st_mtime_ns for path in cells} == cells
+    return place / "out"
+
+
+def test_the_page_and_its_twin_say_the_same(folder: Path) -> None:
+    html, twin = ((folder / name).read_text() for name in ("report.html", "leaderboard.md"))
+    with (folder / "leaderboard.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 8
+    for row in rows:
+        end = f"{float(row['at the end']):.3f}"
+        assert end in html
+        assert end in twin
+        # Those who are asked for a sketch train too.
+        clients = 5 if row["setting"] == "few" else 10
+        training = {"uniform": 2, "half": clients // 2, "all": clients}
+        if row["rule"] in training:
+            assert float(row["train in a round"]) == training[row["rule"]]
+    few = {r["rule"]: float(r["at the end"]) for r in rows if r["setting"] == "few"}
+    best = max((rule for rule in few if rule != "all"), key=few.__getitem__)
+    assert f"**5 hospitals: {best}** ends highest, at {few[best]:.3f}" in " ".join(twin.split())
+    for text in ("Nemenyi", "“PNCS is the best”", "They come and go.", "For a test."):
+        assert text in html
+        assert text in twin
+    assert "A small &lt;board&gt;" in html
+    assert "[more | of it](results.md)" in " ".join(twin.split())
+    assert "![Mean ranks" in twin
+    assert "![Mean ranks" not in html
+    svg = (folder / "leaderboard.svg").read_text()
+    assert svg.count("<rect") == 1 + 3 * 2  # the background, three rules in two settings
+    assert not re.search(r"\bnan\b|\binf\b", html + twin + svg)
+
+
+def test_a_board_is_reported_again_and_takes_no_data_for_all_of_it(folder: Path) -> None:
+    before = (folder / "leaderboard.md").read_text()
+    (folder / "leaderboard.md").unlink()
+    assert "Mean ranks, 1 is best: " in pncs("report", folder)
+    assert (folder / "leaderboard.md").read_text() == before
+    refused = CliRunner().invoke(app, ["reproduce", "leaderboard", "--data", "digits"])
+    assert refused.exit_code == 1
+    assert "--data digits: the settings of a board have theirs" in refused.output
