@@ -73,7 +73,7 @@ def test_an_axis_is_given_once() -> None:
 
 
 def test_one_length_of_the_queue_is_nothing_to_compare() -> None:
-    with pytest.raises(ValueError, match="--only queue=4: keep two of 0, 2, 4, 6 or more"):
+    with pytest.raises(ValueError, match="--only queue=4: keep two of 0, 2, 4, 6, 8 or more"):
         part_of(experiment("figure-queue"), ["queue=4"])
 
 
