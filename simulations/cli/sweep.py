@@ -134,14 +134,15 @@ def reproduce(
         changes |= dict(parse_setting(text) for text in settings or [])
         if name in BOARDS:
             refuse_for_board(data=dataset, model=model)
-            folder = (output or Path("runs")) / f"{name}{'-quick' if quick else ''}"
-            failed = _run_board(file_of(name), folder, quick, only or (), seeds, changes, workers)
-            raise typer.Exit(1 if failed else 0)
         if dataset == "digits" and model is None:
             model = "scratch"  # 8x8 pixels are nothing to VGG16
         failed = False
         for each in ALL if name == "all" else [name]:
             folder = (output or Path("runs")) / f"{each}{'-quick' if quick else ''}"
+            if each in BOARDS:
+                file = file_of(each)
+                failed |= _run_board(file, folder, quick, only or (), seeds, changes, workers)
+                continue
             if each == TABLE1:
                 # A study calls a model from scratch by its own name.
                 network = {"model": "linear" if model == "scratch" else model} if model else {}

@@ -171,6 +171,9 @@ def test_a_board_is_reported_again_and_takes_no_data_for_all_of_it(folder: Path)
     (folder / "leaderboard.md").unlink()
     assert "Mean ranks, 1 is best: " in pncs("report", folder)
     assert (folder / "leaderboard.md").read_text() == before
+    few = ("--quick", "--only", "setting=one-label", "--only", "rules=uniform", "--workers", "0")
+    pncs("reproduce", "leaderboard", *few, "--set", "num-rounds=1", "--output", folder)
+    assert (folder / "leaderboard-quick" / "leaderboard.md").is_file()
     refused = CliRunner().invoke(app, ["reproduce", "leaderboard", "--data", "digits"])
     assert refused.exit_code == 1
     assert "--data digits: the settings of a board have theirs" in refused.output
