@@ -50,7 +50,7 @@ def test_both_apps_say_the_same_of_their_settings() -> None:
         ("strategy", "my.rules:", "strategy = 'my.rules:' must be one of active-fl"),
         ("num-rounds", 2.5, "num-rounds = 2.5 must be a whole number, not float"),
         ("seed", True, "seed = True must be a whole number, not bool"),
-        ("model", "resnet", "model = 'resnet' must be one of linear, mlp, cnn, resnet18"),
+        ("model", "resnet", "model = 'resnet' must be one of linear, mlp, cnn, resnet8, resnet18"),
         ("partition", "shard", "partition = 'shard' must be one of shards, dirichlet, iid"),
         ("model", 3, "model = 3 must be text, not int"),
         ("seed", -1, "seed = -1 must be at least 0"),

@@ -347,7 +347,7 @@ def test_a_figure_is_reproduced_by_one_command(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     folder = tmp_path / "figure-select4-quick"
     assert "PNCS reaches 40% at the third round" in done.output
-    assert len(cells(folder)) == 8
+    assert len(cells(folder)) == 9
     for name in ("report.html", "rounds.png", "bytes.png", "choices.png", "runs.csv", "tests.csv"):
         assert (folder / name).is_file()
     again = "pncs reproduce figure-select4 --quick --seeds 1 --set num-rounds=2"
