@@ -189,6 +189,7 @@ def test_folder_that_another_process_writes_to_is_refused(tmp_path: Path) -> Non
 
 @pytest.mark.ray
 @pytest.mark.minutes
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(KILLS))
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the server's process in /proc")
 def test_killed_server_on_ray_goes_on_with_the_same_bits(
