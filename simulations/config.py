@@ -85,9 +85,14 @@ _INPUTS = (
 _PARTS = ("partition", "shards-per-client", "dirichlet-alpha", "seed")
 
 
+def is_rule(name: str) -> bool:
+    """Tell whether a name is that of a rule, or may be the import path of one."""
+    return name in CHOICES["strategy"] or bool(_IMPORT_PATH.fullmatch(name))
+
+
 def _choose(key: str, value: str) -> str:
     """Refuse a name that is not among the choices of a setting."""
-    path = key == "strategy" and _IMPORT_PATH.fullmatch(value)
+    path = key == "strategy" and is_rule(value)
     if path or _kind(key, value) != value or value in CHOICES[key]:
         return value
     near = get_close_matches(value, CHOICES[key], n=1)

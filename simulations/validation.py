@@ -107,6 +107,16 @@ def nearest(wrong: str, known: Collection[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
 
 
+def check_folder(folder: Path, *marks: str, maker: str) -> None:
+    """Refuse what is no folder, and say which was meant, or which command makes one."""
+    if folder.is_dir():
+        return
+    if folder.exists():
+        raise NotADirectoryError(f"{folder} is a file: give the folder that it is in")
+    instead = near_folder(folder, *marks) or f"; {maker} makes one"
+    raise FileNotFoundError(f"there is no folder {folder}{instead}")
+
+
 def near_folder(wrong: Path, *marks: str) -> str:
     """Say which folder was meant, or which is the latest: in it, beside it or in runs.
 

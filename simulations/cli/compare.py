@@ -1,11 +1,13 @@
 """`pncs compare`: rules side by side, a sweep that is given on the command line."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..config import CHOICES, Config, Scalar, unused_settings
+from ..config import CHOICES, Config, Scalar, default_run_config, is_rule, unused_settings
+from ..validation import nearest
 from .console import err, parse_setting, progress_bar, said_plainly
 from .given import given_command
 from .options import ALL, Clients, DataDir, DataSet, Model, NumSelected, Rounds, Settings, names
@@ -24,7 +26,7 @@ pncs compare pncs sketched-mean uniform --seeds 3
 
 pncs compare pncs "pncs rule.p=2" "pncs queue-length=8" round-robin all
 
-pncs compare gradient-memory uniform --clients 100 --num-selected 10 --set partition=dirichlet
+pncs compare gradient-memory uniform --clients 100 --num-selected 10 --set dirichlet-alpha=0.1
 
 pncs compare pncs mypackage.rules:MyRule --dataset fashion-mnist --model cnn --output runs/mine
 """
@@ -71,6 +73,9 @@ def compare(
     A rule is one that pncs rules lists, module:Rule for one of yours, or all, where every client
     sends. In quotes it has settings of its own: "pncs rule.p=2 lr=0.05". Without any rule these
     are pncs, sketched-mean and uniform.
+
+    Labels are dealt unequally by a Dirichlet distribution, for that suits any number of clients;
+    --set partition=iid, or --set shards-per-client=2, has them otherwise.
     """
     chosen: dict[str, Scalar | None] = {
         "num-rounds": rounds,
@@ -82,12 +87,13 @@ def compare(
     with said_plainly(FULL_DISK):
         given = {key: value for key, value in chosen.items() if value is not None}
         given |= dict(parse_setting(text) for text in settings or [])
+        clients = clients or 10
         from ..sweep.comparison import comparison
 
         wanted = comparison(
             dict(map(_read_rule, rules or FIRST)),
-            given,
-            clients=clients or 10,
+            _usual(given, clients) | given,
+            clients=clients,
             seeds=seeds,
             targets=_TARGETS if target is None else [target],
         )
@@ -102,6 +108,13 @@ def compare(
     raise typer.Exit(1 if failed else 0)
 
 
+def _usual(given: Mapping[str, Scalar], clients: int) -> dict[str, Scalar]:
+    """Return settings that suit any number of clients and classes, which the app's own do not."""
+    dealt = "shards" if "shards-per-client" in given else "dirichlet"
+    many = int(default_run_config()["num-selected"])
+    return {"partition": dealt, "num-selected": min(many, clients)}
+
+
 def _read_rule(text: str) -> tuple[str, dict[str, Scalar]]:
     """Return what a rule is called, and its settings, if it has any beside its name."""
     name, *settings = text.split() or [""]
@@ -112,11 +125,15 @@ def _read_rule(text: str) -> tuple[str, dict[str, Scalar]]:
             f'{name} is no rule: put it in quotes with the rule that it is for, "pncs {name}", or '
             f"give it to all with --set {name}"
         )
+    if name != ALL and not is_rule(name):
+        raise ValueError(f"there is no rule {name!r}: {nearest(name, [*CHOICES['strategy'], ALL])}")
     if not settings:
         return name, {}
     if name == ALL:
         raise ValueError(f'"{text}": {ALL} has no settings of its own: give them to all with --set')
     own = dict(parse_setting(each, f'"{text}": ') for each in settings)
+    if "strategy" in own:
+        raise ValueError(f'"{text}": {name} is the rule, so it has no other strategy')
     return " ".join([name, *settings]), {"strategy": name, **own}
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import Progress, TaskID
 
+from pncs_flower.plain_text import counted
+
 from ..timeouts import NEWS_IN_LOG
 from .console import err, out, progress_bar
 
@@ -39,14 +41,17 @@ def carry_out(
     start = last = time.perf_counter()
     # Where processes are forked meanwhile there must be no thread, as that of a bar, beside.
     with progress("runs", thread=players == 1) as (bar, task):
-        parts = iter(("runs for the learning rates", "runs") if wanted.tune else ("runs",))
+        runs = ("run", "runs")
+        rates = ("run for the learning rates", "runs for the learning rates")
+        parts = iter((rates, runs) if wanted.tune else (runs,))
         over = 0
 
         def begin(done: int, total: int) -> None:
             nonlocal over
             over = done
             bar.update(task, completed=done, total=total, refresh=True)
-            text = f"{total} {next(parts)}" + (f", of which {done} are there" if done else "")
+            text = counted(total, *next(parts))
+            text += f", of which {done} {'is' if done == 1 else 'are'} there" if done else ""
             bar.console.print(text)
 
         def show_round(cell: "Cell", row: Mapping[str, Any]) -> None:

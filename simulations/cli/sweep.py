@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ..config import APP_DIRECTORY, CHOICES, Scalar, unused_settings
-from ..validation import nearest
+from ..validation import check_folder, nearest
 from .board import BOARDS, carry_out_board, file_of, refuse_for_board, show_board
 from .console import err, out, parse_setting, progress_bar, said_plainly
 from .given import given_command
@@ -178,6 +178,7 @@ def report(
         elif round is None:
             show_report(folder)
         else:
+            check_folder(folder, SUMMARY, maker="pncs run")
             raise ValueError(f"--round is for the folder of a run, and {folder} has no {SUMMARY}")
 
 
@@ -276,13 +277,14 @@ def show_report(folder: Path) -> None:
     results = read_results(folder)
     with progress_bar("drawing"):  # which takes seconds
         from ..report.of_sweep import write_report
-        from ..report.side_by_side import courses, join_pictures, side_by_side
+        from ..report.pictures_of_sweep import draw_both
+        from ..report.side_by_side import PICTURE, courses, side_by_side
         from ..sweep.statistics import judge
 
         page = write_report(folder, results)
         # Of several plots the page has more than a terminal could show.
         alone = len(results.panels) == 1
-        picture = join_pictures(folder) if alone else None
+        picture = draw_both(results, folder / PICTURE) if alone else None
     for claim in results.about.report.claims:
         verdict, _ = judge(claim, results)
         out.print(f"{verdict}: {claim.text}", soft_wrap=True)
@@ -292,7 +294,8 @@ def show_report(folder: Path) -> None:
     if results.missing:
         out.print(f"Runs without a result: {len(results.missing)}")
     for panel in results.without_reference:
-        out.print(f"No test in {panel}: no result of {results.reference}", soft_wrap=True)
+        where = f" in {results.label(panel)}" if results.label(panel) else ""
+        out.print(f"No test{where}: no result of {results.reference}", soft_wrap=True)
     if picture is not None:
         out.print(f"Picture: {picture}", soft_wrap=True)
     out.print(f"Report: {page}", soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,6 +23,8 @@ COLOURS = ("#0072b2", "#e69f00", "#d55e00", "#cc79a7", "#009e73", "#56b4e9", "#7
 BLACK, GREY, PALE = "#000000", "#bbbbbb", "#f2f2f2"
 
 _GRID = "#dddddd"
+_LETTERS = 12  # of a title or a legend in an inch, if they are wide
+_LONGEST_NAME = 50  # letters of a legend in one line
 _IN_CSS = {
     BLACK: "currentColor",
     GREY: "var(--grey)",
@@ -67,7 +70,7 @@ def draw_side_by_side(
         unused.set_visible(False)
     for plot, own in zip(plots, axes, strict=False):
         plot.draw(own)
-        own.set_title(plain(plot.title), fontsize=10)
+        own.set_title(plain(fill(plot.title, int(_LETTERS * inches[0]))), fontsize=10)
     return figure, axes[: len(plots)]
 
 
@@ -109,8 +112,18 @@ def plain_axes(axes: Axes, grid: Literal["both", "y"] = "both") -> None:
 
 
 def legend_below(figure: Figure, drawn: Sequence[Artist], names: Sequence[str]) -> None:
-    """Say below all plots what is what."""
-    figure.legend(drawn, names, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    """Say below all plots what is what; the figure grows where that takes more than two rows."""
+    shown = [plain(fill(name, _LONGEST_NAME)) for name in names]
+    for columns in (4, 3, 2, 1):
+        parts = ["\n".join(part).splitlines() for part in np.array_split(shown, columns)]
+        wide = sum(max(map(len, part), default=0) + 6 for part in parts)  # a line before each
+        if wide <= _LETTERS * figure.get_figwidth():
+            break
+    more = max(map(len, parts)) - 2
+    figure.set_figheight(figure.get_figheight() + 0.19 * max(0, more))
+    figure.legend(
+        drawn, shown, loc="outside lower center", ncols=columns, frameon=False, fontsize=9
+    )
 
 
 def clients_of(rounds: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..run.early_stopping import LAST
 from ..sweep.progress import BYTES, ROUNDS, TIME, UPLOAD
 from ..sweep.results import SweepResults
-from ..sweep.statistics import compare, judge
+from ..sweep.statistics import compare, judge, percent
 from .csv_of_sweep import Download, write_numbers
 from .page import write_page
 from .pictures_of_sweep import draw_choices, draw_curves, draw_similarities, looks_of
@@ -24,8 +23,9 @@ from .tables_of_sweep import (
     served_table,
     tests_table,
     tuning_table,
+    unreached,
 )
-from .words_of_sweep import verdicts_of, what_was_compared
+from .words_of_sweep import last_rounds, verdicts_of, what_was_compared
 
 REPORT = "report.html"
 """Name of the page in a sweep's folder."""
@@ -62,7 +62,7 @@ def write_report(folder: Path, results: SweepResults) -> Path:
         folder / REPORT,
         "sweep.html",
         results=results,
-        last=LAST,
+        last=last_rounds(results),
         compared=what_was_compared(results, data),
         early=sum(len(run.trained) < len(run.rounds) for run in runs),
         notes=_notes(results, releases),
@@ -73,6 +73,7 @@ def write_report(folder: Path, results: SweepResults) -> Path:
         converged=converged_table(results, tests),
         after_rounds=after_rounds_table(results),
         reached=[reached_table(results, spent) for spent in TO_REACH],
+        unreached=" or ".join(map(percent, unreached(results))),
         costs=cost_table(results),
         served=served_table(results),
         tests=tests_table(results, tests),

@@ -73,6 +73,14 @@ for (const rule of rules) {
   rule.addEventListener("pointerleave", () => { pointed = null; light(); });
 }
 
+// What is folded is printed too.
+let folded = [];
+addEventListener("beforeprint", () => {
+  folded = [...document.querySelectorAll("details:not([open])")];
+  for (const each of folded) each.open = true;
+});
+addEventListener("afterprint", () => { for (const each of folded) each.open = false; });
+
 // A command is copied; a browser that does not let pages do so has it selected.
 for (const command of document.querySelectorAll(".command")) {
   const [code, button] = [command.querySelector("code"), document.createElement("button")];

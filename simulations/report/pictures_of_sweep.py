@@ -20,7 +20,7 @@ from ..sweep.cell import Run
 from ..sweep.progress import BYTES as TRAFFIC
 from ..sweep.progress import ROUNDS, TIME, UPLOAD, Spent, Vector, known, steps
 from ..sweep.results import SweepResults
-from ..sweep.statistics import mean_interval
+from ..sweep.statistics import mean_interval, sortable
 from .figures import (
     BLACK,
     COLOURS,
@@ -33,7 +33,6 @@ from .figures import (
     draw_states,
     for_page,
     legend_below,
-    plain,
     plain_axes,
     save,
 )
@@ -93,17 +92,45 @@ def looks_of(results: SweepResults) -> dict[str, Look]:
 
 def draw_curves(results: SweepResults, over: Spent, path: Path) -> list[Picture]:
     """Draw the score over what runs spend: a plot for each panel; none if that is not known."""
+    drawn: dict[str, Line2D] = {}
+    plots = _plots(results, over, drawn)
+    if not plots:
+        path.unlink(missing_ok=True)  # of runs that are there no more
+        return []
+    axes = _save_curves(results, plots, drawn, path)
+    inches = _ALONE.get(len(plots), _ONE_OF_MANY)
+    return for_page(plots, path.stem, inches, axes.get_ylim())
+
+
+def draw_both(results: SweepResults, path: Path) -> Path:
+    """Draw the score over rounds and over bytes beside each other, of a sweep with one panel."""
+    drawn: dict[str, Line2D] = {}
+    plots = [each for over in (ROUNDS, TRAFFIC) for each in _plots(results, over, drawn)]
+    _save_curves(results, plots, drawn, path)
+    return path
+
+
+def _save_curves(
+    results: SweepResults, plots: Sequence[Plot], drawn: Mapping[str, Line2D], path: Path
+) -> Axes:
+    """Write plots side by side as PNG, and return the first; all have its scale of scores."""
+    figure, axes = draw_side_by_side(plots, 3, (4.2, 3.3), 0.9, sharey=True)
+    axes[0].set_ylabel(f"test {results.score}")
+    shown = [line for line in looks_of(results) if line in drawn]  # one may have no result
+    legend_below(figure, [drawn[line] for line in shown], shown)
+    save(figure, path)
+    return axes[0]
+
+
+def _plots(results: SweepResults, over: Spent, drawn: dict[str, Line2D]) -> list[Plot]:
+    """Return a plot for each panel; ``drawn`` takes what one draws for each line."""
     panels = {
         panel: {line: runs for line, runs in by_line.items() if known(runs, over)}
         for panel, by_line in results.panels.items()
     }
     panels = {panel: by_line for panel, by_line in panels.items() if by_line}
-    if not panels:
-        path.unlink(missing_ok=True)  # of runs that are there no more
-        return []
     everything = [runs for by_line in panels.values() for runs in by_line.values()]
     looks = looks_of(results)
-    drawn: dict[str, Line2D] = {}
 
     def plot_of(panel: str, by_line: Mapping[str, Sequence[Run]]) -> Plot:
         unit, log = _axis(over, by_line.values() if over == TIME else everything)
@@ -129,14 +156,7 @@ def draw_curves(results: SweepResults, over: Spent, path: Path) -> list[Picture]
         about += f", {title}" if title else ""
         return Plot(title, f"{about}. {_ends_in_words(by_line, over, unit)}", draw)
 
-    plots = [plot_of(panel, by_line) for panel, by_line in panels.items()]
-    figure, axes = draw_side_by_side(plots, 3, (4.2, 3.3), 0.9, sharey=True)
-    axes[0].set_ylabel(f"test {results.score}")
-    shown = [line for line in looks if line in drawn]  # one may have no result
-    legend_below(figure, [drawn[line] for line in shown], list(map(plain, shown)))
-    save(figure, path)
-    inches = _ALONE.get(len(plots), _ONE_OF_MANY)
-    return for_page(plots, path.stem, inches, axes[0].get_ylim())
+    return [plot_of(panel, by_line) for panel, by_line in panels.items()]
 
 
 def _look(index: int, ceiling: bool) -> Look:
@@ -196,12 +216,16 @@ def _ends_in_words(by_line: Mapping[str, Sequence[Run]], over: Spent, unit: Unit
     for line, runs in by_line.items():
         x, scores = _course(runs, over)
         ends.append((float(scores[:, -1].mean()), line, float(x[-1])))
-    ends.sort(reverse=True)
+    ends.sort(key=lambda end: -sortable(end[0]))
     if over == ROUNDS:
         last = f"In the last round, {ends[0][2]:.0f}: "
-        return last + ", ".join(f"{line} {score:.3f}" for score, line, _ in ends) + "."
-    shown = (f"{line} {score:.3f} at {in_unit(x, unit)} {unit.name}" for score, line, x in ends)
+        return last + ", ".join(f"{line} {_in_words(score)}" for score, line, _ in ends) + "."
+    shown = (f"{line} {_in_words(y)} at {in_unit(x, unit)} {unit.name}" for y, line, x in ends)
     return f"Where the lines end: {', '.join(shown)}."
+
+
+def _in_words(score: float) -> str:
+    return f"{score:.3f}" if np.isfinite(score) else "not finite"
 
 
 def draw_choices(results: SweepResults, path: Path) -> list[Picture]:

@@ -1,24 +1,21 @@
 """For a person: the lines of a single plot side by side, as a picture and as a table."""
 
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from matplotlib.image import imread, imsave
 from rich.console import Group
 from rich.filesize import decimal
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-from pncs_flower.files import replacing
 from pncs_flower.plain_text import counted
 
-from ..run.early_stopping import LAST
 from ..sweep.cell import Run
 from ..sweep.progress import ROUNDS, Reached, to_reach
 from ..sweep.results import SweepResults
-from ..sweep.statistics import mean_interval, percent
+from ..sweep.statistics import mean_interval, percent, sortable
+from .words_of_sweep import last_rounds
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_BARS = 40
@@ -27,33 +24,36 @@ PICTURE = "side-by-side.png"
 """Name of the picture in a sweep's folder."""
 
 
-def join_pictures(folder: Path) -> Path:
-    """Put the pictures of a report over rounds and over bytes beside each other, in one file."""
-    both = [imread(folder / f"{name}.png") for name in ("rounds", "bytes")]
-    with replacing(folder / PICTURE) as file:
-        imsave(file, np.hstack(both), format="png")
-    return folder / PICTURE
-
-
 def side_by_side(results: SweepResults) -> Table:
     """Return a table with a row for each line: how good, how soon, how dear and how fair it is."""
     (by_line,) = results.panels.values()
-    target = _target(by_line.values(), results.about.report.targets)
+    targets = results.about.report.targets
+    competing = [line for line in by_line if line not in results.ceilings]
+    target = _target([by_line[line] for line in competing], targets)
+    if target is None:
+        target = _target(by_line.values(), targets)
     seeds = max(len(runs) for runs in by_line.values())
-    told = [f"{results.score}: mean of the last {LAST} rounds"]
+    told = [f"{results.score}: mean of {last_rounds(results)}"]
     if seeds > 1:
         told.append(f"±: 95% interval over {counted(seeds, 'seed')}")
+    if targets and target is None:
+        told.append(f"no run reaches {percent(min(targets))}")
     told.append("bytes: of all clients and rounds; Gini: 0 if all clients have equal turns")
-    table = Table("rule", results.score, title=results.about.title, caption="; ".join(told))
+    table = Table(
+        Column("rule", overflow="fold"),
+        results.score,
+        title=results.about.title,
+        caption="; ".join(told),
+    )
     if target is not None:
         table.add_column(f"rounds to {percent(target)}", justify="right")
     for heading in ("sent", "received", "Gini"):
         table.add_column(heading, justify="right")
-    competing = [line for line in by_line if line not in results.ceilings]
-    best = max(competing, key=lambda line: _converged(by_line[line])[0], default=None)
+    best = max(competing, key=lambda line: sortable(_converged(by_line[line])[0]), default=None)
     for line, runs in by_line.items():
         mean, half = _converged(runs)
-        score = f"{mean:.3f}" + (f" ± {half:.3f}" if np.isfinite(half) else "")
+        score = f"{mean:.3f}" if np.isfinite(mean) else "-"
+        score += f" ± {half:.3f}" if np.isfinite(half) else ""
         row = [Text(line), Text(score, "bold" if line == best else "")]
         if target is not None:
             row.append(Text(_when(to_reach(runs, ROUNDS, target))))
@@ -71,9 +71,11 @@ def courses(results: SweepResults) -> Group:
     means = {line: np.mean([run.scores for run in runs], axis=0) for line, runs in by_line.items()}
     rounds = len(next(iter(means.values())))
     shown = np.linspace(0, rounds - 1, min(rounds, _MOST_BARS)).round().astype(int)
-    low, high = float(np.nanmin([*means.values()])), float(np.nanmax([*means.values()]))
+    finite = [value for mean in means.values() for value in mean[np.isfinite(mean)]]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
     table = Table.grid("", "", padding=(0, 2))
-    title = f"{results.score}, rounds 1 to {rounds}, from {low:.2f} to {high:.2f}"
+    when = f"rounds 1 to {rounds}" if rounds > 1 else "round 1"
+    title = f"{results.score}, {when}, from {low:.2f} to {high:.2f}"
     for line, mean in means.items():
         heights = (mean[shown] - low) / max(high - low, 1e-9) * (len(_BARS) - 1)
         # A score that is not finite leaves a gap.
@@ -89,13 +91,17 @@ def _converged(runs: Sequence[Run]) -> tuple[float, float]:
 
 
 def _target(lines: Collection[Sequence[Run]], targets: Sequence[float]) -> float | None:
-    """Return the highest target that most runs of all lines reach, or of any; else the lowest."""
-    medians = {t: [to_reach(runs, ROUNDS, t).median for runs in lines] for t in sorted(targets)}
-    for enough in (all, any):
-        reached = [t for t, found in medians.items() if enough(np.isfinite(found))]
+    """Return the highest target that most runs of all lines reach, or of any, or else a run."""
+    found = {t: [to_reach(runs, ROUNDS, t) for runs in lines] for t in sorted(targets)}
+    medians = {t: np.isfinite([each.median for each in own]) for t, own in found.items()}
+    for reached in (
+        [t for t, by_most in medians.items() if by_most.all()],
+        [t for t, by_most in medians.items() if by_most.any()],
+        [t for t, own in found.items() if any(each.there for each in own)],
+    ):
         if reached:
             return reached[-1]
-    return min(targets, default=None)
+    return None
 
 
 def _when(reached: Reached) -> str:

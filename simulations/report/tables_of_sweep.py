@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from ..sweep.progress import BYTES, ROUNDS, TIME, Reached, Spent, known, to_reach
 from ..sweep.results import SweepResults
-from ..sweep.statistics import Comparison, mean_interval, percent
+from ..sweep.statistics import Comparison, mean_interval, percent, sortable
 from .units import BYTES as BYTE_UNITS
 from .units import SECONDS, Unit, in_unit, unit_for
 from .words_of_sweep import SURE, least_and_most
@@ -83,18 +83,28 @@ def in_order_of_score(results: SweepResults) -> list[str]:
     def key(line: str) -> tuple[bool, float]:
         runs = [by_line[line] for by_line in results.panels.values() if line in by_line]
         mean = np.mean([np.mean([run.converged for run in each]) for each in runs])
-        return len(runs) < len(results.panels), -float(mean)
+        return len(runs) < len(results.panels), -sortable(float(mean))
 
     return sorted(results.lines, key=key)
 
 
+def unreached(results: SweepResults) -> list[float]:
+    """Return the targets that no run reaches."""
+    best = max(float(np.nanmax(run.scores, initial=-np.inf)) for run in results.runs)
+    return [target for target in results.about.report.targets if target > best]
+
+
 def reached_table(results: SweepResults, spent: Spent) -> tuple[str, Table]:
-    """Return what it took to reach each target, and a caption; no rows where it is not known."""
-    targets = results.about.report.targets
+    """Return what it took to reach each target that a run reaches, and a caption.
+
+    There are no rows where that is not known.
+    """
+    beyond = unreached(results)
+    targets = [each for each in results.about.report.targets if each not in beyond]
     found = {
         (panel, line): [to_reach(runs, spent, target) for target in targets]
         for panel, line, runs in results.groups
-        if known(runs, spent)
+        if targets and known(runs, spent)
     }
     medians = [each.median for row in found.values() for each in row]
     largest = max(filter(np.isfinite, medians), default=0.0)
@@ -148,13 +158,14 @@ def cost_table(results: SweepResults) -> Table:
         rows.append([name, *shown])
     headings = ["rule", "before the choice, kB", "updates, kB", "sent by clients, kB"]
     headings += ["sent to clients, kB", f"a whole run, both ways, {unit.name}"]
-    words = least_and_most(
-        sent, ",.1f", "In a round clients send the least with", "The most with", " kB"
-    )
+    least, most = "In a round clients send the least with", "The most with"
+    words = least_and_most(sent, ",.1f", least, most, "In a round clients send", " kB")
     if times:
         headings.append(f"simulated time of a run, {clock.name}")
-        least, most = "Of simulated time a run takes the least with", "The most with"
-        words += " " + least_and_most(taken, ",.3g", least, most, f" {clock.name}")
+        alike = "Of simulated time a run takes"
+        words += " " + least_and_most(
+            taken, ",.3g", f"{alike} the least with", most, alike, f" {clock.name}"
+        )
     return Table(headings, rows, words)
 
 
@@ -175,11 +186,12 @@ def served_table(results: SweepResults) -> Table:
     headings += ["Jain (1: all alike)", "clients' mean", "worst tenth", "variance over clients"]
     words = []
     if never:
-        least, most = "Clients never chosen, the fewest with", "The most with"
-        words.append(least_and_most(never, ".1f", least, most))
+        least, most = "Clients never chosen: the fewest with", "The most with"
+        words.append(least_and_most(never, ".1f", least, most, "Clients never chosen:"))
     if worst:
-        least, most = "Accuracy of the worst-served tenth, the lowest with", "The highest with"
-        words.append(least_and_most(worst, ".3f", least, most))
+        least, most = "Accuracy of the worst-served tenth: the lowest with", "The highest with"
+        alike = "Accuracy of the worst-served tenth:"
+        words.append(least_and_most(worst, ".3f", least, most, alike))
     return Table(headings, rows, " ".join(words))
 
 
@@ -219,11 +231,11 @@ def _best_in_bold(
     rows: dict[str, list[Cell]] = {line: [line] for line in in_order_of_score(results) if columns}
     for number, column in enumerate(columns.values()):
         competing = [line for line in column if line not in results.ceilings]
-        best = max(competing, key=lambda line: column[line][0], default=None)
+        best = max(competing, key=lambda line: sortable(column[line][0]), default=None)
         for line, cells in rows.items():
             mean, half = column.get(line, (np.nan, np.nan))
             interval = f" ± {half:.3f}" if np.isfinite(half) else ""
-            text = _bold(f"{mean:.3f}{interval}", line == best) if line in column else "-"
+            text = _bold(f"{mean:.3f}{interval}", line == best) if np.isfinite(mean) else "-"
             mark = marks[number].get(line) if marks else None
             cells.append(Markup("{} {}").format(text, mark) if mark else text)
     return Table(["rule", *columns], list(rows.values()))

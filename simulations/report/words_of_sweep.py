@@ -1,13 +1,14 @@
 """What a report on a sweep says in sentences: what was compared, and what came out."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import floor, log2
+from math import floor, isfinite, log2
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
 from pncs_flower.plain_text import counted, first_of
 
+from ..run.early_stopping import LAST
 from ..sweep.results import SweepResults
 from ..sweep.statistics import Comparison, Lead, find_leads
 from ..sweep.sweep import short
@@ -47,6 +48,14 @@ def what_was_compared(results: SweepResults, data: str) -> str:
     return f"{', '.join(filter(None, parts))}: {numbers}."
 
 
+def last_rounds(results: SweepResults) -> str:
+    """Return which rounds the converged score is the mean of."""
+    rounds = max(len(run.rounds) for run in results.runs)
+    if rounds > LAST:
+        return f"the last {LAST} rounds"
+    return {1: "the only round", 2: "both rounds"}.get(rounds, f"all {rounds} rounds")
+
+
 def verdicts_of(results: SweepResults, tests: Sequence[Comparison]) -> list[Verdict]:
     """Return what came out in each panel."""
     found = []
@@ -58,25 +67,27 @@ def verdicts_of(results: SweepResults, tests: Sequence[Comparison]) -> list[Verd
 
 
 def least_and_most(
-    values: Mapping[str, float], form: str, least: str, most: str, unit: str = ""
+    values: Mapping[str, float], form: str, least: str, most: str, alike: str, unit: str = ""
 ) -> str:
     """Return which lines have the smallest value and which the largest, as far as it is shown."""
     shown = {name: f"{value:{form}}{unit}" for name, value in values.items()}
     low, high = (shown[pick(values, key=values.__getitem__)] for pick in (min, max))
     if low == high:
-        return f"{least}: {low}, alike for all."
+        return f"{alike} {low}{' with any rule' if len(values) > 1 else ''}."
     lowest, highest = ([name for name in shown if shown[name] == end] for end in (low, high))
-    return f"{least}: {_some(lowest)}, {low}. {most}: {_some(highest)}, {high}."
+    return f"{least} {_some(lowest)}, {low}. {most} {_some(highest)}, {high}."
 
 
 def _who_leads(lead: Lead) -> Markup:
+    if not isfinite(lead.score):
+        return Markup("No rule ends with a finite score.")
     words = Markup("<strong>{}</strong> ends highest, at {:.3f}").format(lead.line, lead.score)
     if not lead.next:
         return Markup("<strong>{}</strong> has nothing beside it: it ends at {:.3f}.").format(
             lead.line, lead.score
         )
     if not lead.seeds:
-        return words + f"; {lead.next}, the next, has no seed in common with it, so no test."
+        return words + f"; {lead.next}, the next, has no result with the same seeds, so no test."
     lower = "lower" if lead.margin >= 0 else "higher with the seeds that both have"
     words += f"; {lead.next} is next, {abs(lead.margin):.3f} {lower}"
     seeds = f"higher with {lead.ahead} of {counted(lead.seeds, 'seed')}"
@@ -107,14 +118,14 @@ def _beside_the_others(reference: str, tests: Sequence[Comparison]) -> Markup:
     rest = [test.line for test in tests if test not in sure]
     parts = []
     if above:
-        parts.append(f"ends above {_all(above)}")
+        parts.append(f"ends above {_some(above, 8)}")
     if below:
-        parts.append(f"{'' if above else 'ends '}below {_all(below)}")
+        parts.append(f"{'' if above else 'ends '}below {_some(below, 8)}")
     words = Markup("<strong>{}</strong> ").format(reference)
     if parts:
         words += Markup("{} <em>by more than chance</em>").format(" and ".join(parts))
     if rest:
-        words += f"{'; it ' if parts else ''}cannot be told from {_all(rest)}"
+        words += f"{'; it ' if parts else ''}cannot be told from {_some(rest, 8)}"
     return words + "."
 
 
@@ -157,8 +168,8 @@ def _all(names: Sequence[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _some(names: Sequence[str]) -> str:
-    return _all(names) if len(names) <= 4 else first_of(names, 3)
+def _some(names: Sequence[str], most: int = 4) -> str:
+    return _all(names) if len(names) <= most else first_of(names, most - 1)
 
 
 def _p(p: float) -> str:

@@ -11,7 +11,7 @@ from pncs_flower.plain_text import counted, first_of
 
 from ..config import Config, Scalar, default_run_config, format_toml
 from ..toml_file import read_toml
-from ..validation import near_folder
+from ..validation import check_folder, near_folder
 
 SETTINGS = "config.toml"  # in a run's folder
 
@@ -57,6 +57,7 @@ def keep_settings(folder: Path, config: Config, clients: int | None = None) -> N
 
 def read_settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what `keep_settings` wrote, settings and what is said of the run, if it is whole."""
+    check_folder(folder, SETTINGS, maker="pncs run")
     file = folder / SETTINGS
     if not file.is_file():
         raise FileNotFoundError(

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from ..run.folder import SUMMARY
 from ..scores import SCORES, score_name
-from ..validation import Text, near_folder
+from ..validation import Text, check_folder, near_folder
 from .cell import CELLS, Run, read_cell
 from .plan import Report
 from .sweep import ALL_CLIENTS, Tune
@@ -112,6 +112,7 @@ class SweepResults:
 
 def read_results(folder: Path) -> SweepResults:
     """Read a sweep's folder; names a file that is damaged."""
+    check_folder(folder, SWEEP, SUMMARY, maker="pncs compare")
     file = folder / SWEEP
     if not file.is_file():
         raise FileNotFoundError(

@@ -247,12 +247,16 @@ def _description(sweep: Sweep, tuned: list[Tuned], files: Mapping[Path, Cell]) -
 
 def _check_cells(cells: Iterable[Cell], elsewhere: bool) -> None:
     """Refuse what can be known to go wrong in a cell, and what many of them share but once."""
-    seen: set[object] = set()
+    cells, seen = list(cells), set[object]()
+    panels = {cell.panel for cell in cells}
     for cell in cells:
         config = cell.config
+        place = [cell.line, f"seed {cell.seed}"]
+        if len(panels) > 1:
+            place.insert(0, cell.panel)
         # Every seed has a partition of its own; nothing else depends on it, or on the rate.
         settings, partition = replace(config, seed=0, lr=1.0), config.of_parts()
-        with in_plain_words(f"{cell.panel}, {cell.line}, seed {cell.seed}: "):
+        with in_plain_words(f"{', '.join(place)}: "):
             if settings not in seen:
                 if not elsewhere:  # whose devices are not known
                     check_device(config)

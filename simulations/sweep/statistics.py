@@ -49,6 +49,11 @@ def mean_interval(values: Vector) -> tuple[Vector, Vector]:
     return mean, error * float(stats.t.ppf(0.975, n - 1))
 
 
+def sortable(score: float) -> float:
+    """Return a score for an order, in which one that is not finite is below all others."""
+    return float(score) if np.isfinite(score) else -np.inf
+
+
 def percent(share: float) -> str:
     """Return a share in percent, with as many digits as it has."""
     return f"{100 * share:g}%"
@@ -71,6 +76,7 @@ def compare(results: SweepResults) -> list[Comparison]:
         pairs: dict[str, Vector] = {}
         for line, runs in lines.items():
             both = [own[r.cell["seed"]] - r.converged for r in runs if r.cell["seed"] in own]
+            both = [difference for difference in both if np.isfinite(difference)]
             if line != results.reference and both:
                 pairs[line] = np.array(both)
         p = [wilcoxon(differences) for differences in pairs.values()]
@@ -95,7 +101,7 @@ def _competing(results: SweepResults, panel: str) -> list[str]:
     lines = results.panels[panel]
     means = {line: float(np.mean([run.converged for run in runs])) for line, runs in lines.items()}
     competing = [line for line in lines if line not in results.ceilings]
-    return sorted(competing, key=lambda line: -means[line])
+    return sorted(competing, key=lambda line: -sortable(means[line]))
 
 
 def _lead(results: SweepResults, panel: str, tests: Sequence[Comparison]) -> Lead:
@@ -106,6 +112,7 @@ def _lead(results: SweepResults, panel: str, tests: Sequence[Comparison]) -> Lea
         for line in (first, second)
     )
     both = np.array([own[seed] - others[seed] for seed in own if seed in others])
+    both = both[np.isfinite(both)]
     score = float(np.mean([*own.values()]))
     if not both.size:
         return Lead(panel, first, score, second, 0.0, 0, 0, 1.0, 1.0)

@@ -185,7 +185,7 @@ class Sweep:
                     f"{rule} has {', '.join(own) or 'none'}" for rule, own in self._known.items()
                 )
                 hint = f"did you mean {PARAMETER}{near[0]}?" if near else "; ".join(each)
-                raise ValueError(f"{key}: no rule of the sweep has this parameter: {hint}")
+                raise ValueError(f"{key}: none of these rules has this parameter: {hint}")
 
     @property
     def left_out(self) -> dict[str, list[str]]:

@@ -34,8 +34,9 @@ def test_it_shows_a_table_and_a_picture_and_runs_what_is_missing(tmp_path: Path)
     first, players = tmp_path / "first", tmp_path / "players"
     done = compare(*RULES, *SMALL, "--workers", "1", "--output", str(first))
     assert done.exit_code == 0, done.output
-    for text in ("pncs, pncs rule.p=2, all on digits", "3 runs", "rounds to 99%", "never", "Gini"):
+    for text in ("pncs, pncs rule.p=2, all on digits", "3 runs", "mean of both rounds", "Gini"):
         assert text in done.output
+    assert "no run reaches 99%" in " ".join(done.output.split())
     for name in ("side-by-side.png", "report.html"):
         assert (first / name).is_file()
         assert f"{first / name}\n" in done.output
@@ -47,7 +48,7 @@ def test_it_shows_a_table_and_a_picture_and_runs_what_is_missing(tmp_path: Path)
     assert "4 runs, of which 3 are there" in more.output
     shown = CliRunner().invoke(app, ["report", str(first)])
     assert "uniform" in shown.output
-    assert "rounds to 99%" in shown.output
+    assert "no run reaches 99%" in " ".join(shown.output.split())
 
 
 @pytest.mark.parametrize(
@@ -76,15 +77,23 @@ def test_its_runs_are_those_of_pncs_run(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["pnsc"], "did you mean 'pncs'?"),
+        (["pnsc"], "there is no rule 'pnsc': did you mean 'pncs'?"),
+        (["everybody"], "uniform, all"),
         (["pncs p=2"], "did you mean rule.p?"),
         (["pncs form"], '"pncs form": form must be KEY=VALUE'),
         (["pncs", "rule.p=2"], 'put it in quotes with the rule that it is for, "pncs rule.p=2"'),
         (["pncs num-rounds=3"], "with --set num-rounds=3"),
         (["all lr=0.2"], "give them to all with --set"),
+        (["pncs strategy=oort"], "pncs is the rule, so it has no other strategy"),
+        (["pncs seed=1"], '"pncs seed=1": seed = 1 is no setting here: say with --seeds'),
+        (["--set", "strategy=oort"], "name the rule itself"),
+        (["--set", "checkpoint=true"], "pncs run has it"),
+        (["pncs", "uniform rule.q=2"], "rule.q"),
         ([" "], "pncs rules lists them"),
-        (["--num-selected", "11"], "selected = 11 is more than clients = 10"),
-        (["--set", "seed=3"], "seed = 3 is an axis of a sweep: use seeds"),
+        (["--num-selected", "11"], "have more with --clients"),
+        (["--clients", "7", "--set", "shards-per-client=5"], "Error: pncs, seed 0: 7 clients x 5"),
+        (["--target", "0"], "targets"),
+        (["--set", "seed=3"], "say with --seeds how many"),
         (["--set", "rule.pp=2"], "did you mean rule.p?"),
         (["--dataset", "cifar10", "--data-dir", "nowhere"], "pncs data get cifar10"),
     ],
@@ -95,29 +104,73 @@ def test_what_is_wrong_is_told_with_what_to_do(
     done = compare(*arguments, "--output", str(tmp_path / "out"))
     assert done.exit_code == 1
     assert told in done.output
-    assert not (tmp_path / "out" / "sweep.json").exists()
+    for of_a_sweep in ("a sweep", "axis", " selected = ", "[rule", "layers 1"):
+        assert of_a_sweep not in done.output
+    assert not [*tmp_path.glob("out/cells/*")]
+
+
+@pytest.mark.parametrize("clients", [1, 3, 7])
+def test_any_number_of_clients_is_divided(clients: int, tmp_path: Path) -> None:
+    many = ["--clients", str(clients), "--rounds", "1", "--seeds", "1", "--workers", "1"]
+    done = compare("pncs", *many, "--output", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    (run,) = read_results(tmp_path).runs
+    assert (run.cell["settings"]["partition"], len(run.rounds[0]["clients"])) == (
+        "dirichlet",
+        clients,
+    )
+
+
+def test_a_report_of_no_folder_says_what_to_type(tmp_path: Path) -> None:
+    there, absent = tmp_path / "here" / "compare", tmp_path / "here" / "comapre"
+    done = CliRunner().invoke(app, ["report", str(absent)])
+    assert (done.exit_code, done.output) == (
+        1,
+        f"Error: there is no folder {absent}; pncs compare makes one\n",
+    )
+    there.mkdir(parents=True)
+    (there / "sweep.json").touch()
+    for more in ([], ["--round", "1"]):
+        done = CliRunner().invoke(app, ["report", str(absent), *more])
+        assert f"there is no folder {absent}" in done.output
+    done = CliRunner().invoke(app, ["report", str(absent)])
+    assert done.output.endswith(f"; did you mean {there}?\n")
 
 
 @pytest.mark.minutes
-def test_it_is_interrupted_leaves_nothing_running_and_goes_on(tmp_path: Path) -> None:
+def test_it_is_killed_or_interrupted_leaves_nothing_running_and_goes_on(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from pncs_flower.simulations.cli import main; main()"]
     command += ["compare", "pncs", "--seeds", "3", "--rounds", "30", "--output", str(tmp_path)]
-    begun = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-    while not [*tmp_path.glob("cells/*.jsonl")]:
-        assert begun.poll() is None
-        time.sleep(0.05)
-    os.killpg(begun.pid, signal.SIGINT)  # as a terminal does it
-    told, _ = begun.communicate(timeout=60)
-    assert begun.returncode == 130
-    assert "Stopped. The same command goes on from here." in told
-    # The system takes a moment to take note that the last of them has ended.
-    with contextlib.suppress(ProcessLookupError):
-        for _ in range(200):
-            os.killpg(begun.pid, 0)
+    finished: dict[Path, bytes] = {}
+    for sent in (signal.SIGKILL, signal.SIGINT):
+        begun = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        while len(found := [*tmp_path.glob("cells/*.jsonl")]) == len(finished):
+            assert begun.poll() is None
             time.sleep(0.05)
-        raise AssertionError("processes are left after ten seconds")
+        finished |= {path: path.read_bytes() for path in found}
+        if sent == signal.SIGKILL:
+            begun.kill()  # it alone: its workers notice
+        else:
+            os.killpg(begun.pid, sent)  # as a terminal does it
+        told, _ = begun.communicate(timeout=60)
+        if sent == signal.SIGINT:
+            assert begun.returncode == 130
+            assert "Stopped. The same command goes on from here." in told
+            assert "3 runs, of which 1 is there" in told
+        # The system takes a moment to take note that the last of them has ended.
+        with contextlib.suppress(ProcessLookupError):
+            for _ in range(200):
+                os.killpg(begun.pid, 0)
+                time.sleep(0.05)
+            raise AssertionError("processes are left after ten seconds")
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     assert "3 runs, of which " in done.stdout
+    assert len([*tmp_path.glob("cells/*")]) == 3
+    assert {path: path.read_bytes() for path in finished} == finished

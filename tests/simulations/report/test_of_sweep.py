@@ -18,13 +18,21 @@ import pytest
 from pncs_flower.simulations.config import default_run_config
 from pncs_flower.simulations.report import of_sweep
 from pncs_flower.simulations.report.of_sweep import write_report
+from pncs_flower.simulations.report.tables_of_sweep import (
+    converged_table,
+    in_order_of_score,
+    reached_table,
+    unreached,
+)
 from pncs_flower.simulations.report.words_of_sweep import (
+    last_rounds,
     least_and_most,
     verdicts_of,
     what_was_compared,
 )
 from pncs_flower.simulations.sweep.cell import Run
 from pncs_flower.simulations.sweep.plan import Report
+from pncs_flower.simulations.sweep.progress import ROUNDS
 from pncs_flower.simulations.sweep.results import Description, SweepResults
 from pncs_flower.simulations.sweep.statistics import compare, find_leads
 
@@ -227,17 +235,51 @@ def test_a_lead_that_was_not_to_be_tested_is_corrected_for_all_pairs() -> None:
 
 def test_the_least_and_the_most_are_named_as_far_as_they_are_shown() -> None:
     values = {"a": 1.02, "b": 1.04, "c": 3.0}
-    assert least_and_most(values, ".1f", "Least", "Most", " kB") == (
-        "Least: a and b, 1.0 kB. Most: c, 3.0 kB."
+    assert least_and_most(values, ".1f", "Least", "Most", "All", " kB") == (
+        "Least a and b, 1.0 kB. Most c, 3.0 kB."
     )
-    assert least_and_most({"a": 1.0, "b": 1.0}, ".0f", "Least", "Most") == (
-        "Least: 1, alike for all."
-    )
+    assert least_and_most({"a": 1.0, "b": 1.0}, ".0f", "", "", "All:") == "All: 1 with any rule."
+    assert least_and_most({"a": 1.0}, ".0f", "", "", "All:") == "All: 1."
 
 
 def test_a_sweep_of_all_clients_alone_is_told_too() -> None:
     results = sweep({"shards 1": {"all": [0.9]}})
     assert what_was_compared(results, "digits").startswith("All of 10 clients in each of 9 rounds")
+
+
+@pytest.mark.parametrize(
+    ("rounds", "words"),
+    [(1, "the only round"), (2, "both rounds"), (5, "all 5 rounds"), (9, "the last 5 rounds")],
+)
+def test_no_more_rounds_are_spoken_of_than_there_are(rounds: int, words: str) -> None:
+    few = run("shards 1", "pncs", 0, [0.5] * rounds)
+    results = SweepResults(Description("a title", Report()), {"shards 1": {"pncs": [few]}})
+    assert last_rounds(results) == words
+
+
+def test_a_score_that_is_not_finite_is_below_all_and_in_no_test() -> None:
+    lines = {"pncs": [np.nan, 0.5], "uniform": [0.3, 0.4], "oort": [np.nan, np.nan]}
+    results = sweep({"shards 1": lines})
+    tests = compare(results)
+    assert [(test.line, test.seeds) for test in tests] == [("uniform", 1)]
+    assert in_order_of_score(results) == ["uniform", "pncs", "oort"]
+    cells = {row[0]: row[1] for row in converged_table(results, tests).rows}
+    assert (cells["pncs"], cells["oort"]) == ("-", "-")
+    assert "<strong>0.350 " in cells["uniform"]
+    (verdict,) = verdicts_of(results, tests)
+    assert verdict.lead.startswith("<strong>uniform</strong> ends highest, at 0.350; pncs is next")
+    alone = sweep({"shards 1": {"pncs": [np.nan]}})
+    assert verdicts_of(alone, compare(alone))[0].lead == "No rule ends with a finite score."
+
+
+def test_targets_that_no_run_reaches_have_no_column() -> None:
+    results = sweep({"shards 1": {"pncs": [0.5, 0.6], "uniform": [0.3, np.nan]}})
+    assert unreached(results) == [0.65]
+    _, table = reached_table(results, ROUNDS)
+    assert table.headings == ["rule", "45%"]
+    low = sweep({"shards 1": {"pncs": [0.2]}})
+    assert unreached(low) == [0.45, 0.65]
+    assert reached_table(low, ROUNDS)[1].rows == []
 
 
 def luminance(colour: str) -> float:

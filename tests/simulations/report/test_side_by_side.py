@@ -55,7 +55,8 @@ def test_a_row_says_how_good_how_soon_how_dear_and_how_fair() -> None:
     ("targets", "heading", "of_high", "of_low"),
     [
         ((0.6, 0.7, 0.8), "rounds to 70%", "2 (2 of 3)", "never"),
-        ((0.95,), "rounds to 95%", "never", "never"),
+        ((0.79, 0.95), "rounds to 79%", "never (1 of 3)", "never"),
+        ((0.95,), "no run reaches 95%", "2.0 kB", "2.0 kB"),
         ((), "sent", "2.0 kB", "2.0 kB"),
     ],
 )
@@ -69,6 +70,14 @@ def test_the_target_is_the_highest_that_is_reached(
     text, rows = rows_of(lines, *targets)
     assert heading in text
     assert (rows["high"][1], rows["low"][1]) == (of_high, of_low)
+
+
+def test_what_the_ceiling_alone_reaches_is_not_asked_of_the_others() -> None:
+    lines = {"good": [run("good", 0, 0.5, 0.7)], "all": [run("all", 0, 0.9, 0.9)]}
+    text, rows = rows_of(lines, 0.6, 0.8)
+    assert "rounds to 60%" in text
+    assert (rows["good"][1], rows["all"][1]) == ("2", "1")
+    assert "rounds to 80%" in rows_of(lines, 0.8)[0]
 
 
 def test_the_course_of_each_line_is_drawn_on_one_scale() -> None:

@@ -288,9 +288,9 @@ def test_values_of_a_rules_parameter_are_lines_of_the_rules_that_have_it(tmp_pat
     [
         (
             '"rule.q" = [2]',
-            r"rule.q: no rule of the sweep has this parameter: pncs has .* none",
+            r"rule.q: none of these rules has this parameter: pncs has .* none",
         ),
-        ('"rule.simmary" = ["update"]', "rule.simmary: no rule .*: did you mean rule.summary"),
+        ('"rule.simmary" = ["update"]', "rule.simmary: none of .*: did you mean rule.summary"),
         ('[settings]\n"rule.simmary" = "update"', "rule.simmary: .*: did you mean rule.summary"),
         ('[quick]\n"rule.simmary" = "update"', "quick: rule.simmary: .* mean rule.summary"),
         ('"rule.p" = 2', "rule.p = 2 must be a list"),
