@@ -79,7 +79,7 @@ def run_sweep(
         if workers == 0:
             run_cell = partial(run_cell, on_round=on_round, players=players)
 
-        def run_missing(files: Mapping[Path, Cell]) -> dict[str, str]:
+        def missing(files: Mapping[Path, Cell]) -> dict[Path, Cell]:
             todo = {path: cell for path, cell in files.items() if not path.exists()}
             for path in files.keys() - todo.keys():
                 read_cell(path, files[path])  # a damaged one is told now and not after hours
@@ -87,6 +87,9 @@ def run_sweep(
                 parent.mkdir(parents=True, exist_ok=True)
             # It also computes the features of frozen layers, but once.
             _check_cells(todo.values(), elsewhere)
+            return todo
+
+        def run_missing(files: Mapping[Path, Cell], todo: Mapping[Path, Cell]) -> dict[str, str]:
             done = len(files) - len(todo)
             if files:
                 on_start(done, len(files))
@@ -110,7 +113,7 @@ def run_sweep(
         if any(not path.exists() for path in tuning):
             # Those to come as well: tuning may take hours.
             _check_cells(sweep.cells(), elsewhere)
-        failures = run_missing(tuning)
+        failures = run_missing(tuning, missing(tuning))
         broken = {name: why for name, why in failures.items() if not why.startswith(_DIVERGED)}
         if broken:
             return broken  # a rate must not be passed over because a disk was full
@@ -118,9 +121,10 @@ def run_sweep(
             (cell, read_cell(path).rounds if path.exists() else []) for path, cell in tuning.items()
         )
         files = cell_files(with_rates(sweep.cells(), tuned), folder / CELLS)
+        todo = missing(files)  # before what is there is described as another sweep's
         again = {"command": command, "file": file}
         write_json_lines(folder / SWEEP, [_description(sweep, tuned, files) | again])
-        return run_missing(files)
+        return run_missing(files, todo)
 
 
 def tuning_cells(sweep: Sweep) -> list[Cell]:

@@ -75,9 +75,11 @@ def test_a_rule_that_cannot_work_is_named_before_anything_runs(
 
 @pytest.mark.usefixtures("never")
 def test_a_dirichlet_partition_that_leaves_somebody_out_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text("of the results that are there")
     sweep = replace(SWEEP, clients=500, shards=(), dirichlet=(0.1,))
     with pytest.raises(ValueError, match="cannot be divided among 500 clients"):
         run(sweep, tmp_path)
+    assert (tmp_path / "sweep.json").read_text() == "of the results that are there"
 
 
 def test_so_it_is_of_a_single_run(tmp_path: Path) -> None:
