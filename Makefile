@@ -15,21 +15,17 @@ run: $(INSTALLED)
 	@echo
 	@echo "To have all clients count, those not chosen too: $(BIN)/pncs run --strategy sketched-mean"
 
-# What starts Ray or a SuperLink runs one after the other: two at once would not keep Flower's own
-# limit of 15 seconds for the start of a local SuperLink. All else runs on all cores, and whoever is
-# done takes over half of what another has left.
-STARTS := ray or superlink
-STARTS_FILES = $$(grep -rlE 'mark\.(ray|superlink)' tests --include='test_*.py')
-ALL_CORES := $(BIN)/python -m pytest -n auto --dist worksteal
-ALONE := $(BIN)/python -m pytest
-
+# What starts Ray or a SuperLink runs one after the other: two at once would not keep their time
+# limits, such as Flower's 15 seconds for the start of a local SuperLink. All else runs on all cores, and whoever is done takes over half of what another has left.
+ALONE := ray or superlink
+ALONE_FILES = $$(grep -rlE 'mark\.(ray|superlink)' tests --include='test_*.py')
 test: $(INSTALLED)
-	$(ALL_CORES) -m "not ($(STARTS) or minutes)"
-	$(ALONE) -m "($(STARTS)) and not minutes" $(STARTS_FILES)
+	$(BIN)/python -m pytest -m "not ($(ALONE) or minutes)" -n auto --dist worksteal
+	$(BIN)/python -m pytest -m "($(ALONE)) and not minutes" $(ALONE_FILES)
 
 test-all: $(INSTALLED)
-	$(ALL_CORES) -m "not ($(STARTS))"
-	$(ALONE) -m "$(STARTS)" $(STARTS_FILES)
+	$(BIN)/python -m pytest -m "not ($(ALONE))" -n auto --dist worksteal
+	$(BIN)/python -m pytest -m "$(ALONE)" $(ALONE_FILES)
 
 # The longest tests in full; `make test-all` runs them at reduced size.
 soak: $(INSTALLED)
@@ -50,7 +46,7 @@ oldest:
 	$(OLDEST)/bin/python -m pip install -q filelock numpy scipy scikit-learn hypothesis pytest \
 	    pytest-timeout "$$(sed -n 's/^dependencies = \["flwr>=\([0-9.]*\),.*/flwr==\1.*/p' pyproject.toml)"
 	$(OLDEST)/bin/python -m pip install -q --no-deps -e .
-	$(OLDEST)/bin/python -m pytest -m "not ($(STARTS))" $(addprefix tests/clients/test_,summary_mod.py form.py state.py) \
+	$(OLDEST)/bin/python -m pytest -m "not ($(ALONE))" $(addprefix tests/clients/test_,summary_mod.py form.py state.py) \
 	    $(addprefix tests/strategies/,grids legacy replies resume round rules/test_rules.py \
 	    test_log.py test_stopping.py) tests/examples/test_flowers_examples.py
 

@@ -5,9 +5,11 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
-from pydantic import AfterValidator, Field, StrictStr, ValidationError
+from pydantic import AfterValidator, Field, StrictStr, TypeAdapter, ValidationError
+
+T = TypeVar("T")
 
 
 def _printable(text: str) -> str:
@@ -115,6 +117,16 @@ def check_folder(folder: Path, *marks: str, maker: str) -> None:
         raise NotADirectoryError(f"{folder} is a file: give the folder that it is in")
     instead = near_folder(folder, *marks) or f"; {maker} makes one"
     raise FileNotFoundError(f"there is no folder {folder}{instead}")
+
+
+def read_description(kind: type[T], file: Path, maker: str) -> T:
+    """Read the JSON file in which a command said what it made; names it if it is damaged."""
+    try:
+        return TypeAdapter(kind).validate_json(file.read_bytes())
+    except ValidationError:
+        raise ValueError(
+            f"{file} is damaged: give the command again that {maker}, which writes it anew"
+        ) from None
 
 
 def near_folder(wrong: Path, *marks: str) -> str:

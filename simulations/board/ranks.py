@@ -52,7 +52,8 @@ def rank(scores: Mapping[str, Mapping[str, float]]) -> Ranking:
     table = table.reshape(len(rules), len(whole))
     ranks, order = table, np.arange(len(rules))
     if table.size:
-        ranks = stats.rankdata(-table.round(_SAME), axis=0)
+        # A score that is not finite is below all others.
+        ranks = stats.rankdata(-np.where(np.isfinite(table), table, -np.inf).round(_SAME), axis=0)
         order = np.argsort(ranks.mean(axis=1), kind="stable")
     ranks, rules = ranks[order], [rules[place] for place in order]
     p = np.nan

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from pncs_flower.files import write_whole
@@ -19,7 +19,8 @@ from ..run.strategy import build_strategy
 from ..sweep.cell import CELLS, Run
 from ..sweep.progress import Reached, Spent, Vector, known, to_reach
 from ..sweep.results import SWEEP, SweepResults, read_results
-from ..validation import Text, near_folder
+from ..sweep.statistics import sortable
+from ..validation import Text, near_folder, read_description
 from .file import Board, See
 from .ranks import Ranking, rank
 
@@ -97,7 +98,7 @@ class Standings:
     @cached_property
     def best(self) -> str:
         """The competing line with the highest score at the end."""
-        return max(self.competing, key=self.ends.__getitem__)
+        return max(self.competing, key=lambda line: sortable(self.ends[line]))
 
     def behind(self, line: str) -> float | None:
         """Return by how much a line ends below the ceiling; None where there is none."""
@@ -177,12 +178,7 @@ def read_board_results(folder: Path) -> BoardResults:
             f"{folder} has no {BOARD}: give the folder that pncs reproduce or sweep wrote for a "
             f"board{near_folder(folder, BOARD, SWEEP, SUMMARY)}"
         )
-    try:
-        about = TypeAdapter(Description).validate_json(file.read_bytes())
-    except ValidationError:
-        raise ValueError(
-            f"{file} is damaged: give the command again that made the board, which writes it anew"
-        ) from None
+    about = read_description(Description, file, "made the board")
     settings, missing = {}, []
     for key, each in about.setting.items():
         if any((folder / key / CELLS).glob("*.jsonl")):

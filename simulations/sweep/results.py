@@ -6,12 +6,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from ..run.folder import SUMMARY
 from ..scores import SCORES, score_name
-from ..validation import Text, check_folder, near_folder
+from ..validation import Text, check_folder, near_folder, read_description
 from .cell import CELLS, Run, read_cell
 from .plan import Report
 from .sweep import ALL_CLIENTS, Tune
@@ -120,12 +120,7 @@ def read_results(folder: Path) -> SweepResults:
             "(for table1, give pncs reproduce table1 again, which runs only what is missing)"
             f"{near_folder(folder, SWEEP, SUMMARY)}"
         )
-    try:
-        about = TypeAdapter(Description).validate_json(file.read_bytes())
-    except ValidationError:
-        raise ValueError(
-            f"{file} is damaged: give the command again that ran the sweep, which writes it anew"
-        ) from None
+    about = read_description(Description, file, "ran the sweep")
     files = [folder / CELLS / name for name in about.cells]
     runs = [read_cell(path) for path in files if path.exists()]
     if not runs:

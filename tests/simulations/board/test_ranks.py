@@ -36,6 +36,8 @@ def test_equals_share_a_rank_and_a_setting_that_lacks_a_rule_has_none() -> None:
     )
     assert found.settings == ["one", "two"]
     assert found.means == {"c": 1.25, "b": 2.0, "a": 2.75}
+    nowhere = rank({"one": {"a": np.nan, "b": 0.1}, "two": {"a": 0.2, "b": 0.1}})
+    assert nowhere.means == {"a": 1.5, "b": 1.5}
     nothing = rank({"one": {"a": 0.5}, "two": {"b": 0.5}})
     assert (nothing.settings, nothing.means) == ([], {})
 
