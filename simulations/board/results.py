@@ -181,8 +181,9 @@ def read_board_results(folder: Path) -> BoardResults:
     about = read_description(Description, file, "made the board")
     settings, missing = {}, []
     for key, each in about.setting.items():
-        if any((folder / key / CELLS).glob("*.jsonl")):
-            found = Standings(each.name, each.about, read_results(folder / key))
+        own = folder / key
+        if (own / SWEEP).is_file() and any((own / CELLS).glob("*.jsonl")):
+            found = Standings(each.name, each.about, read_results(own))
             if found.competing:
                 settings[key] = found
         if key not in settings:

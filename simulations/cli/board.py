@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pncs_flower.plain_text import counted
+
 from ..config import APP_DIRECTORY, Scalar
 from .console import out, progress_bar
 from .runs import carry_out
@@ -40,13 +42,20 @@ def carry_out_board(
     wanted = sweeps_of(board, only, {"seeds": seeds}, changes)
     with progress_bar("starting"):  # PyTorch takes seconds, and a wrong file is told before
         from ..board.results import describe
+        from ..machine.surroundings import cluster_address
         from ..sweep.pool import pool
-        from ..sweep.run import cell_files
+        from ..sweep.run import cell_files, check_cells
+        from ..validation import in_plain_words
 
         # Data that are not there are told now, and not after an hour.
         files = {key: cell_files(sweep.cells(), folder / key) for key, sweep in wanted.items()}
+        elsewhere = workers != 0 and cluster_address() is not None
+        for key, sweep in wanted.items():
+            with in_plain_words(f"{file}: setting.{key}: "):
+                check_cells(sweep.cells(), elsewhere)
     total = sum(map(len, files.values()))
-    text = f"{board.title}: {len(wanted)} settings, {total} runs beside those for learning rates"
+    text = f"{board.title}: {counted(len(wanted), 'setting')}, {counted(total, 'run')}"
+    text += " beside those for learning rates" if any(s.tune for s in wanted.values()) else ""
     out.print(text, soft_wrap=True)
     describe(board, folder, command)
     # A board of the package is there wherever the package is.

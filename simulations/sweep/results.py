@@ -117,7 +117,8 @@ def read_results(folder: Path) -> SweepResults:
     if not file.is_file():
         raise FileNotFoundError(
             f"{folder} has no {SWEEP}: give the folder that pncs compare, sweep or reproduce wrote "
-            "(for table1, give pncs reproduce table1 again, which runs only what is missing)"
+            "(for table1, give pncs reproduce table1 again, which runs only what is missing; of a "
+            "board, the folder of one of its settings)"
             f"{near_folder(folder, SWEEP, SUMMARY)}"
         )
     about = read_description(Description, file, "ran the sweep")

@@ -86,7 +86,7 @@ def run_sweep(
             for parent in {path.parent for path in files}:
                 parent.mkdir(parents=True, exist_ok=True)
             # It also computes the features of frozen layers, but once.
-            _check_cells(todo.values(), elsewhere)
+            check_cells(todo.values(), elsewhere)
             return todo
 
         def run_missing(files: Mapping[Path, Cell], todo: Mapping[Path, Cell]) -> dict[str, str]:
@@ -112,7 +112,7 @@ def run_sweep(
         tuning = cell_files(tuning_cells(sweep), folder / TUNING)
         if any(not path.exists() for path in tuning):
             # Those to come as well: tuning may take hours.
-            _check_cells(sweep.cells(), elsewhere)
+            check_cells(sweep.cells(), elsewhere)
         failures = run_missing(tuning, missing(tuning))
         broken = {name: why for name, why in failures.items() if not why.startswith(_DIVERGED)}
         if broken:
@@ -249,8 +249,11 @@ def _description(sweep: Sweep, tuned: list[Tuned], files: Mapping[Path, Cell]) -
     }
 
 
-def _check_cells(cells: Iterable[Cell], elsewhere: bool) -> None:
-    """Refuse what can be known to go wrong in a cell, and what many of them share but once."""
+def check_cells(cells: Iterable[Cell], elsewhere: bool) -> None:
+    """Refuse what can be known to go wrong in a cell, and what many of them share but once.
+
+    ``elsewhere`` is whether they run on machines whose devices are not known.
+    """
     cells, seen = list(cells), set[object]()
     panels = {cell.panel for cell in cells}
     for cell in cells:

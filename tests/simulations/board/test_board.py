@@ -2,6 +2,7 @@
 
 import csv
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "8 runs, of which 6 are there" in pncs(*command)
     assert {path: path.stat().st_mtime_ns for path in cells} == cells
     return place / "out"
+
+
+def test_data_that_cannot_be_divided_are_told_before_any_setting_runs(tmp_path: Path) -> None:
+    file, place = board(tmp_path, "clients = 10", "clients = 7"), tmp_path / "out"
+    done = CliRunner().invoke(app, ["sweep", str(file), "--workers", "0", "--output", str(place)])
+    assert done.exit_code == 1
+    assert f"{file}: setting.many: pncs, seed 0: 7 clients x 2 shards" in done.output
+    assert not place.exists()
+
+
+def test_a_setting_without_its_description_has_no_result(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "board")
+    (tmp_path / "board" / "many" / "sweep.json").unlink()
+    assert "Settings without a result: 10 phones" in pncs("report", tmp_path / "board")
 
 
 def test_the_page_and_its_twin_say_the_same(folder: Path) -> None:
