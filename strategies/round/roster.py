@@ -6,6 +6,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -39,6 +40,7 @@ _NO_MOD = (
 _LONGEST_KEY = 200
 _MOST_CLIENTS = 1_000_000
 _LONGEST_PROBLEM = 600
+_NO_TAGS: Tags = MappingProxyType({})  # one for all who have none
 
 
 class _NoModError(ValueError):
@@ -75,7 +77,8 @@ def _read(content: RecordDict, max_weight: float) -> _Introduction:
         key,
         _whole(answer, "num-clients", _MOST_CLIENTS) or None,
         _whole(answer, NUM_EXAMPLES, max_weight),
-        check_tags({n.removeprefix(TAG): v for n, v in answer.items() if n.startswith(TAG)}),
+        check_tags({n.removeprefix(TAG): v for n, v in answer.items() if n.startswith(TAG)})
+        or _NO_TAGS,
         answer.get(JOINT) is True,
         _epochs(answer.get(EPOCHS)),
     )
