@@ -81,10 +81,10 @@ def show_board(folder: Path) -> None:
         page = write_board(folder, results)
     ranked = [*results.ranking.means.items()] if results.ranking.settings else []
     if ranked:
-        shown = ", ".join(f"{rule} {mean:.1f}" for rule, mean in ranked[:_SHOWN])
+        shown = "; ".join(f"{rule} {mean:.1f}" for rule, mean in ranked[:_SHOWN])
         out.print(f"Mean ranks, 1 is best: {shown}", soft_wrap=True)
     if results.missing:
-        out.print(f"Settings without a result: {', '.join(results.missing)}", soft_wrap=True)
+        out.print(f"Settings without a result: {'; '.join(results.missing)}", soft_wrap=True)
     out.print(f"The same in Markdown: {page.with_name(TWIN)}", soft_wrap=True)
     out.print(f"Report: {page}", soft_wrap=True)
 

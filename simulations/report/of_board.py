@@ -1,5 +1,7 @@
 """One page on a board, and its twin in Markdown: which rule where, in what was measured."""
 
+# Names of rules and settings may have commas, so lists of them have semicolons.
+
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +16,9 @@ from ..board.ranks import LEVEL, Ranking
 from ..board.results import TRAININGS, BoardResults, Standings
 from ..config import default_run_config
 from ..run.early_stopping import LAST
+from ..sweep.plan import Claim
 from ..sweep.progress import BYTES, ROUNDS, TIME, Reached, Spent
-from ..sweep.statistics import compare, find_leads, judge, mean_interval
+from ..sweep.statistics import Lead, compare, find_leads, judge, mean_interval
 from ..sweep.sweep import short
 from .document import Command, Drawing, Items, Part, Section, Sheet, Words, write_both
 from .page import write_csv
@@ -94,7 +97,15 @@ def _advice(results: BoardResults) -> list[str]:
     found = []
     if results.ranking.settings:
         found.append(_overall(results.ranking))
-    return found + [_advice_for(each) for each in results.settings.values()]
+    found += [_advice_for(each) for each in results.settings.values()]
+    leads = [_lead_of(each) for each in results.settings.values()]
+    if few := [lead for lead in leads if lead.seeds and lead.least_p >= LEVEL]:
+        found.append(
+            f"**What {counted(max(lead.seeds for lead in few), 'seed')} cannot tell:** whether the "
+            "best rule of a single setting is better than the next by more than chance. The ranks "
+            "over all settings can tell more."
+        )
+    return found
 
 
 def _overall(ranking: Ranking) -> str:
@@ -109,7 +120,7 @@ def _overall(ranking: Ranking) -> str:
     others = [f"{rule} ({means[rule]:.1f})" for rule in level if rule != best]
     if not others:
         return f"{words} All others rank below it by more than chance."
-    return f"{words} By their ranks these cannot be told from it: {', '.join(others)}."
+    return f"{words} By their ranks these cannot be told from it: {'; '.join(others)}."
 
 
 def _advice_for(each: Standings) -> str:
@@ -122,7 +133,7 @@ def _advice_for(each: Standings) -> str:
         key=lambda line: -ends[line],
     )
     if near:
-        shown = ", ".join(f"{line} {ends[line]:.3f}" for line in near)
+        shown = "; ".join(f"{line} {ends[line]:.3f}" for line in near)
         words += f" Within a point of it: {shown}."
     cheap = [line for line in each.competing if each.only_the_chosen_train(line)]
     if cheap and best not in cheap:
@@ -139,19 +150,18 @@ def _advice_for(each: Standings) -> str:
         unit = unit_for(reached.median, SECONDS)
         words += f" First there in simulated time: {line}, {in_unit(reached.median, unit)}"
         words += f" {unit.name}{_of_seeds(reached)}"
-    (lead,) = find_leads(each.results, compare(each.results))
-    if lead.next and lead.seeds > 1:
+    lead = _lead_of(each)
+    if lead.next and lead.least_p < LEVEL:
         words += (
             f" The next, {lead.next}, is below {lead.line} with {lead.ahead} of "
-            f"{counted(lead.seeds, 'seed')}"
-        )
-        too_few = lead.least_p >= LEVEL
-        words += (
-            ", too few to tell it from chance."
-            if too_few
-            else f" (p = {lead.p:.3f}, for all pairs)."
+            f"{counted(lead.seeds, 'seed')} (p {_p(lead.p)}, for all pairs)."
         )
     return words
+
+
+def _lead_of(each: Standings) -> Lead:
+    (lead,) = find_leads(each.results, compare(each.results))
+    return lead
 
 
 def _of_seeds(reached: Reached) -> str:
@@ -220,7 +230,7 @@ def _ranks(results: BoardResults) -> Section:
     ]
     left_out = [s.name for s in settings if s.name not in ranking.settings]
     if left_out:
-        parts.insert(2, Words(f"Without ranks, since a rule has no result: {', '.join(left_out)}."))
+        parts.insert(2, Words(f"Without ranks, since a rule has no result: {'; '.join(left_out)}."))
     return Section("ranks", "Ranks", "Ranks", parts)
 
 
@@ -251,29 +261,45 @@ def _reference(results: BoardResults) -> list[Section]:
     beside = [each for each in there if _UNIFORM in each.ends and name != _UNIFORM]
     if beside:
         above = [each.name for each in beside if each.ends[name] > each.ends[_UNIFORM]]
-        shown = f" ({', '.join(above)})" if above else ""
+        shown = f" ({'; '.join(above)})" if above else ""
         texts.append(
             f"**Beside uniform selection** it ends higher in {len(above)} of "
             f"{counted(len(beside), 'setting')}{shown}."
         )
     parts: list[Part] = [Items(texts)]
-    claims = there[0].results.about.report.claims
-    if claims:
-        said = []
-        for claim in claims:
-            verdicts = {each.name: judge(claim, each.results)[0] for each in there}
-            yes = [setting for setting, verdict in verdicts.items() if verdict == "holds"]
-            judged = [v for v in verdicts.values() if v != "not judged"]
-            if judged:
-                where = f": {', '.join(yes)}" if yes and len(yes) < len(judged) else ""
-                word = "seen" if len(yes) == len(judged) else "**not seen**"
-                word = "seen in part" if 0 < len(yes) < len(judged) else word
-                of_all = f"in {len(yes)} of {len(judged)} settings{where}"
-                said.append(f"“{claim.text}”: {word}, {of_all}.")
+    if claims := there[0].results.about.report.claims:
+        readings = [name, *_other_readings(there, name)]
+        said = [f"“{claim.text}”: {_verdicts(claim, there, readings)}" for claim in claims]
         heading = "What its paper says, held against the means over seeds in these settings:"
         parts += [Words(heading), Items(said)]
     parts += [Words(f"More: [{each.text}]({each.page}).") for each in results.about.see]
     return [Section("reference", f"What {name} does well, and what not", name, parts)]
+
+
+def _other_readings(there: Sequence[Standings], name: str) -> list[str]:
+    """Return the other lines of the same rule, which read its paper in another way."""
+    rules = {
+        line: each.runs[line][0].cell["settings"]["strategy"]
+        for each in there
+        for line in each.competing
+    }
+    return [line for line, rule in rules.items() if rule == rules[name] and line != name]
+
+
+def _verdicts(claim: Claim, there: Sequence[Standings], readings: Sequence[str]) -> str:
+    """Return in how many settings a claim is seen, as published and by other readings."""
+    found = []
+    for line in readings:
+        verdicts = {each.name: judge(claim, each.results, line)[0] for each in there}
+        yes = [setting for setting, verdict in verdicts.items() if verdict == "holds"]
+        judged = sum(verdict != "not judged" for verdict in verdicts.values())
+        if not judged:
+            continue
+        word = "seen" if len(yes) == judged else "seen in part" if yes else "**not seen**"
+        where = f" ({'; '.join(yes)})" if 0 < len(yes) < judged else ""
+        of_all = f"in {len(yes)} of {counted(judged, 'setting')}{where}"
+        found.append(f"{f'With {line}: ' if found else ''}{word}, {of_all}.")
+    return " ".join(found) or "not judged."
 
 
 def _place(each: Standings, line: str) -> int:

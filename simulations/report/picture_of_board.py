@@ -111,7 +111,7 @@ def _text(x: float, y: float, text: str, style: str = "") -> str:
 
 
 def _in_words(results: BoardResults, means: Mapping[str, float]) -> str:
-    order = ", ".join(f"{line} {mean:.1f}" for line, mean in means.items())
+    order = "; ".join(f"{line} {mean:.1f}" for line, mean in means.items())
     best = "; ".join(
         f"{each.name}: {each.best}, {each.ends[each.best]:.3f}"
         for each in results.settings.values()

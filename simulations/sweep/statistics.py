@@ -127,11 +127,14 @@ def _lead(results: SweepResults, panel: str, tests: Sequence[Comparison]) -> Lea
     return Lead(panel, first, score, second, float(both.mean()), len(both), ahead, p, least)
 
 
-def judge(claim: Claim, results: SweepResults) -> tuple[str, list[str]]:
-    """Return whether a claim holds, holds in part, does not or is not judged; numbers by panel."""
+def judge(claim: Claim, results: SweepResults, line: str = "") -> tuple[str, list[str]]:
+    """Return whether a claim holds, holds in part, does not or is not judged; numbers by panel.
+
+    It is held against the reference, or another line that is named in its place.
+    """
     # A panel where a line has no result, or all lines have none, or where the runs end too early,
     # is not judged; a claim that is not judged in all panels at most holds in part.
-    wanted = [results.reference, *claim.against]
+    wanted = [line or results.reference, *claim.against]
     outcomes: list[bool | None] = []
     numbers = []
     for panel, lines in [*results.panels.items(), *((panel, {}) for panel in results.lost)]:
@@ -156,7 +159,7 @@ def judge(claim: Claim, results: SweepResults) -> tuple[str, list[str]]:
 
 
 def _judge_panel(claim: Claim, lines: Mapping[str, Sequence[Run]]) -> tuple[bool, str]:
-    """Hold a claim against runs, those of the reference first; return also the numbers that say."""
+    """Hold a claim against runs, first those it is about; return also the numbers that say."""
     if isinstance(claim, Sooner):
         medians = {
             line: to_reach(runs, ROUNDS, claim.target).median for line, runs in lines.items()

@@ -14,7 +14,7 @@ from pncs_flower.simulations.cli.board import file_of
 
 SMALL = """
 title = "A small <board>"
-rules = ["pncs", "uniform", "half", "all"]
+rules = ["pncs", "pncs, rested", "uniform", "half", "all"]
 seeds = 2
 about = "For a test."
 
@@ -22,6 +22,10 @@ about = "For a test."
 num-rounds = 3
 device = "cpu"
 batch-size = 0
+
+[rule."pncs, rested"]
+strategy = "pncs"
+rest-rounds = 1
 
 [rule.half]
 strategy = "sketched-mean"
@@ -133,7 +137,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "Not there yet: 10 phones all runs" in (place / "out" / "leaderboard.md").read_text()
     cells = {path: path.stat().st_mtime_ns for path in place.glob("out/few/cells/*")}
     assert len(cells) == 6
-    assert "8 runs, of which 6 are there" in pncs(*command)
+    assert "10 runs, of which 6 are there" in pncs(*command)
     assert {path: path.stat().st_mtime_ns for path in cells} == cells
     return place / "out"
 
@@ -156,7 +160,7 @@ def test_the_page_and_its_twin_say_the_same(folder: Path) -> None:
     html, twin = ((folder / name).read_text() for name in ("report.html", "leaderboard.md"))
     with (folder / "leaderboard.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 8
+    assert len(rows) == 10
     for row in rows:
         end = f"{float(row['at the end']):.3f}"
         assert end in html
@@ -173,11 +177,14 @@ def test_the_page_and_its_twin_say_the_same(folder: Path) -> None:
         assert text in html
         assert text in twin
     assert "A small &lt;board&gt;" in html
+    claim = " ".join(twin.split()).partition("“PNCS is the best”: ")[2]
+    assert re.match(r".*in \d of 2 settings.*\. With pncs, rested: .*in \d of 2 settings", claim)
+    assert "**What 2 seeds cannot tell:**" in twin
     assert "[more | of it](results.md)" in " ".join(twin.split())
     assert "![Mean ranks" in twin
     assert "![Mean ranks" not in html
     svg = (folder / "leaderboard.svg").read_text()
-    assert svg.count("<rect") == 1 + 3 * 2  # the background, three rules in two settings
+    assert svg.count("<rect") == 1 + 4 * 2  # the background, four rules in two settings
     assert not re.search(r"\bnan\b|\binf\b", html + twin + svg)
 
 
