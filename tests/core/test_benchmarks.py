@@ -1,5 +1,6 @@
 """The speed benchmarks run and print their tables, at sizes that take no time."""
 
+import csv
 import json
 import logging
 import os
@@ -287,6 +288,7 @@ SCRIPTS = [
     "peers.py",
     "sweep_pictures.py",
     "sweep_tables.py",
+    "sweep_raw.py",
 ]
 
 
@@ -328,8 +330,9 @@ def test_tables_of_a_sweep(tmp_path: Path, run_here: Callable[..., list[str]]) -
             tuned.append({"panel": f"shards {panel}", "line": line} | rates)
             for seed in (0, 1):
                 cell = {"panel": f"shards {panel}", "line": line, "rule": line, "seed": seed}
-                cell |= {"clients": 2, "settings": {"num-rounds": 5}}
-                row = {"accuracy": end + seed / 100, "bytes_up": {"training": 2_000}}
+                cell |= {"clients": 2, "settings": {"num-rounds": 5, "lr": 0.3}}
+                row = {"accuracy": end + seed / 100}
+                row |= {"bytes_up": {"training": 2_000}, "bytes_down": {"training": 3_000}}
                 rounds = [{"round": number} | row for number in range(1, 6)]
                 cells.append(f"shards{panel}-{line}-{seed}-0.jsonl")
                 write_cell(tmp_path / CELLS / cells[-1], Run(cell, rounds, {}))
@@ -354,6 +357,16 @@ def test_tables_of_a_sweep(tmp_path: Path, run_here: Callable[..., list[str]]) -
         run_here("sweep_tables.py", str(tmp_path), "--reference", "oort")
     with pytest.raises(SystemExit, match="absent"):
         run_here("sweep_tables.py", "absent")
+    raw = tmp_path / "raw" / "all.csv"
+    run_here("sweep_raw.py", str(tmp_path), str(raw))
+    with raw.open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == len(cells)
+    own = {"sweep": tmp_path.name, "plot": "shards b", "rule": "pncs", "seed": "1", "lr": "0.3"}
+    own |= {"bytes sent": "10000", "bytes received": "15000", "simulated seconds": ""}
+    assert [line for line in lines if own.items() <= line.items()] == [
+        own | {f"round {number}": "0.51" for number in range(1, 6)}
+    ]
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
