@@ -163,9 +163,11 @@ class Selector:
             log(
                 WARNING,
                 "queue_length is %d and num_selected is %d: a client rests for queue_length / "
-                "num_selected rounds, which is less than one, so nobody ever rests. For two rounds "
-                "of rest use rest_rounds=2",
-                *(length, num_selected),
+                "num_selected rounds, which is less than one, so nobody ever rests. Say it in "
+                "rounds: of %s, rest_rounds=%d leaves about twice as many to choose from as are "
+                "chosen",
+                *(length, num_selected, counted(num_clients, "client")),
+                max(1, num_clients // num_selected - 2),
             )
         candidates = getattr(self.rule, "num_candidates", None)
         if number == 1 and candidates is not None and candidates > num_clients:

@@ -119,7 +119,8 @@ class PNCS(RuleStrategy):
     ----------
     queue_length : int (default: 4)
         Length of the Age-of-Update queue, in clients (L in the paper); ``rest_rounds`` says it in
-        rounds.
+        rounds. Longer was mostly better where it was tried; leave some more than are chosen, or
+        there is nothing to choose.
     layers : sequence of str, optional (default: None)
         Layers to compare, such as ``["classifier.6"]``; all if None. The similarity is computed for
         each layer and averaged.

@@ -121,7 +121,7 @@ def test_a_queue_in_which_nobody_rests_is_told_of_once(log, queue, times):
     strategy = run(RoundRobin(FedAvg(), num_selected=3, queue_length=queue), clients=9)
     told = log("nobody ever rests")
     assert len(told) == times
-    assert all("use rest_rounds=2" in text for text in told)
+    assert all("of 9 clients, rest_rounds=1 leaves" in text for text in told)
     assert any(record.cooling for record in strategy.history) == (queue >= 3)
 
 
