@@ -52,6 +52,8 @@ def logarithmic(axes: Axes) -> None:
 
 def draw_lines(folder: Path, plot: str, rules: Sequence[str], picture: Path) -> None:
     rows = [row for row in read(folder, "rounds.csv") if row["panel"].endswith(plot)]
+    if len(plots := sorted({row["panel"] for row in rows})) > 1:
+        raise SystemExit(f"{folder} has several plots: give one by --plot: {'; '.join(plots)}")
     figure = new_figure(10.5, 3.6)
     over_rounds, over_sent, over_bytes = figure.subplots(1, 3, sharey=True)
     drawn = []

@@ -288,7 +288,7 @@ def _other_readings(there: Sequence[Standings], name: str) -> list[str]:
 
 def _verdicts(claim: Claim, there: Sequence[Standings], readings: Sequence[str]) -> str:
     """Return in how many settings a claim is seen, as published and by other readings."""
-    found = []
+    found: list[str] = []
     for line in readings:
         verdicts = {each.name: judge(claim, each.results, line)[0] for each in there}
         yes = [setting for setting, verdict in verdicts.items() if verdict == "holds"]

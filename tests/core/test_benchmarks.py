@@ -317,6 +317,10 @@ def test_pictures_of_a_sweep(tmp_path: Path, run_here: Callable[..., list[str]])
         run_here(script, "reached", str(tmp_path), "--target", "0.8", "--picture", str(picture))
     with pytest.raises(SystemExit, match=r"has no reached\.csv"):
         run_here(script, "reached", "absent", "--target", "0.7", "--picture", str(picture))
+    with (tmp_path / "rounds.csv").open("a") as file:
+        file.write("\nb,all,0,1,0.5,100,100")
+    with pytest.raises(SystemExit, match="several plots: give one by --plot: a, none; b"):
+        run_here(*lines, "all")
 
 
 def test_tables_of_a_sweep(tmp_path: Path, run_here: Callable[..., list[str]]) -> None:

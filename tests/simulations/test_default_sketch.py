@@ -31,12 +31,13 @@ NAMES = {
     "figure-select4": "800e1be32a0f",
     "oort": "76ee39528ee6",
     "per-layer": "abc2f1bf0353",
+    "rest": "547398a10580",
     "rules-100": "c7b297601d48",
     "sketched-mean": "035bc343d77c",
     "table2-two-layers": "3469a8a1fe5b",
     "table2": "2b0e90c4ab2b",
 }
-SMALL_SKETCHES = {"devices", "fedxplore", "fedxplore-small", "oort", "sketched-mean"}
+SMALL_SKETCHES = {"devices", "fedxplore", "fedxplore-small", "oort", "rest", "sketched-mean"}
 NAMES_OF_TABLE_1 = "2107914dd7f8"
 
 
