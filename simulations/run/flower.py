@@ -9,7 +9,10 @@ import sys
 import sysconfig
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -25,12 +28,15 @@ from ..machine.surroundings import (
     short_folder,
     without_proxy_here,
 )
-from ..timeouts import LOOK_AT_RUN_AGAIN, RUN_ENDS
+from ..timeouts import LOOK_AT_RUN_AGAIN, RUN_ENDS, SUPERLINK_ANSWERS, SUPERLINK_STARTS
 
 if TYPE_CHECKING:
     from .preflight import Placement
 
 FLOWER_LOG = "flwr.log"  # in a run's folder
+
+_SUPERLINK_LOG = Path("local-superlink") / "superlink.log"  # in FLWR_HOME, as Flower has it
+_PORT = "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"
 
 _ERROR = re.compile(r"^ERROR|^\w[\w.]*(Error|Exception|Interrupt)\b", re.MULTILINE)
 
@@ -53,7 +59,7 @@ def run_in_flower(
     # Ray, if it is started here, needs a short one for its sockets.
     elsewhere = cluster_address() is not None
     home = Path(tempfile.mkdtemp(prefix="pncs-")) if elsewhere else short_folder()
-    superlink_log = home / "local-superlink" / "superlink.log"
+    superlink_log = home / _SUPERLINK_LOG
     with guarded("FLWR_HOME", home) as watchdog:
         try:
             with (output / FLOWER_LOG).open("a", encoding="utf-8") as log:
@@ -94,7 +100,7 @@ def _prepare(home: Path, elsewhere: bool) -> Process:
         **without_proxy_here(os.environ),
         "PATH": scripts + os.pathsep + os.environ.get("PATH", ""),
         "FLWR_HOME": str(home),
-        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(http_port),
+        _PORT: str(http_port),
         "FLWR_LOCAL_CONTROL_API_PORT": str(control_port),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -131,11 +137,43 @@ def _start(flower: Process, config: Config, num_clients: int, placement: "Placem
         federation["init-args-num-cpus"] = placement.machine.cpus
         federation["init-args-num-gpus"] = placement.machine.gpus
     of_federation = " ".join(f"{key}={value}" for key, value in federation.items())
-    command = ["run", str(APP_DIRECTORY), "start", "--run-config", str(settings)]
+    superlink = "running" if _start_superlink(flower) else "start"
+    command = ["run", str(APP_DIRECTORY), superlink, "--run-config", str(settings)]
     submitted = _ask(flower, *command, "--federation-config", of_federation)
     if not submitted.get("success"):
         raise RunFailedError(f"flwr run failed: {_reason(submitted)}")
     return str(submitted["run-id"])
+
+
+def _start_superlink(flower: Process) -> bool:
+    """Start a local SuperLink, as `flwr run` would, and tell whether it answers.
+
+    Flower gives it 15 s, which a busy machine does not keep. One that ends at once is left to
+    Flower, which knows how its own release is to be started, or says what is wrong.
+    """
+    port, log = flower["env"][_PORT], Path(flower["env"]["FLWR_HOME"]) / _SUPERLINK_LOG
+    log.parent.mkdir()
+    command = ["flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1"]
+    process = subprocess.Popen(
+        [*command, "--port", port, "--log-file", str(log)],
+        **flower,
+        stdout=subprocess.DEVNULL,  # has what the run's log has
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    deadline = time.monotonic() + SUPERLINK_STARTS
+    while process.poll() is None:
+        with suppress(OSError, HTTPException):
+            direct.open(f"http://127.0.0.1:{port}/health", timeout=SUPERLINK_ANSWERS).close()
+            return True
+        if time.monotonic() > deadline:
+            raise RunFailedError(
+                f"Flower's local SuperLink does not answer after {SUPERLINK_STARTS:g} s: start the "
+                f"run again when the machine is less busy. See its log at {log}."
+            )
+        time.sleep(LOOK_AT_RUN_AGAIN)
+    return False
 
 
 def _wait(flower: Process, run_id: str, log: IO[str], on_poll: Callable[[], None]) -> None:
