@@ -8,24 +8,28 @@ INSTALLED := $(VENV)/.installed
 # one another; they get a tree of links that looks as installed.
 TREE := build/lint
 
-.PHONY: run test test-all soak oldest lint format docs docs-serve dist clean
+.PHONY: run test test-all most alone soak oldest lint format docs docs-serve dist clean
 
 run: $(INSTALLED)
 	$(BIN)/pncs run
 	@echo
 	@echo "To have all clients count, those not chosen too: $(BIN)/pncs run --strategy sketched-mean"
 
-# What starts Ray or a SuperLink runs one after the other: two at once would not keep their time
-# limits, such as Flower's 15 seconds for the start of a local SuperLink. All else runs on all cores, and whoever is done takes over half of what another has left.
+# What starts Ray or a SuperLink has time limits and mostly waits: it runs one after the other, beside
+# all else. That runs on all cores, and whoever is done takes over half of what another has left.
 ALONE := ray or superlink
 ALONE_FILES = $$(grep -rlE 'mark\.(ray|superlink)' tests --include='test_*.py')
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not ($(ALONE) or minutes)" -n auto --dist worksteal
-	$(BIN)/python -m pytest -m "($(ALONE)) and not minutes" $(ALONE_FILES)
+	$(MAKE) -j 2 most alone AND="and not minutes"
 
 test-all: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not ($(ALONE))" -n auto --dist worksteal
-	$(BIN)/python -m pytest -m "$(ALONE)" $(ALONE_FILES)
+	$(MAKE) -j 2 most alone
+
+most: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not ($(ALONE)) $(AND)" -n auto --dist worksteal
+
+alone: $(INSTALLED)
+	$(BIN)/python -m pytest -m "($(ALONE)) $(AND)" $(ALONE_FILES)
 
 # The longest tests in full; `make test-all` runs them at reduced size.
 soak: $(INSTALLED)

@@ -178,24 +178,27 @@ def test_flwr_run_as_printed(tmp_path: Path) -> None:
         "finally:\n"
         "    stop_descendants()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        cwd=tmp_path / "app",
-        env={
-            **os.environ,
-            "PATH": scripts + os.pathsep + os.environ.get("PATH", ""),
-            "FLWR_HOME": str(home),
-            "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": http,
-            "FLWR_LOCAL_CONTROL_API_PORT": control,
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "NO_COLOR": "1",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    for _ in range(3):  # a busy machine does not keep the limit that Flower has here
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            cwd=tmp_path / "app",
+            env={
+                **os.environ,
+                "PATH": scripts + os.pathsep + os.environ.get("PATH", ""),
+                "FLWR_HOME": str(home),
+                "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": http,
+                "FLWR_LOCAL_CONTROL_API_PORT": control,
+                "FLWR_TELEMETRY_ENABLED": "0",
+                "FLWR_DISABLE_UPDATE_CHECK": "1",
+                "RAY_USAGE_STATS_ENABLED": "0",
+                "NO_COLOR": "1",
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if "Failed to start local SuperLink within" not in done.stdout + done.stderr:
+            break
     assert done.returncode == 0, done.stdout + done.stderr
     distances = scores(re.sub(r"\x1b\[[0-9;]*m", "", done.stdout))
     assert len(distances) == 11, done.stdout
