@@ -126,8 +126,8 @@ def pncs(*arguments: str, encoding: str) -> subprocess.CompletedProcess[bytes]:
 
 def test_folder_that_the_terminal_cannot_show_is_no_obstacle(tmp_path: Path) -> None:
     folder = tmp_path / "☃"
-    command = ["run", "--engine", "in-process", "--rounds", "1", "--output", str(folder)]
-    done = pncs(*command, encoding="ascii")
+    command = ["run", "--engine", "in-process", "--workers", "1", "--rounds", "1"]
+    done = pncs(*command, "--output", str(folder), encoding="ascii")
     assert done.returncode == 0, done.stderr
     assert b"\\u2603" in done.stdout
     assert (folder / "summary.json").is_file()

@@ -22,11 +22,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp.strategy import FedAvg
+from typer.testing import CliRunner, Result
 
 from pncs_flower.clients import summary_mod
 from pncs_flower.clients.stored import NamelessFile
 from pncs_flower.protocol import MARKER
 from pncs_flower.randomness import derive_seed
+from pncs_flower.simulations import cli
 from pncs_flower.simulations.cli.engines import _flower_log
 from pncs_flower.simulations.machine.signals import exit_on_signals
 from pncs_flower.simulations.machine.watchdog import is_alive
@@ -37,7 +39,6 @@ from pncs_flower.strategies import PNCS, DeadWorkerError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers need Linux")
 
-COMMAND = [sys.executable, "-c", "from pncs_flower.simulations.cli import main; main()", "run"]
 FIRST = 1000  # the node of client 0
 
 
@@ -633,13 +634,9 @@ assert kept == list(range(300))
     assert code == 0, err
 
 
-def pncs(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, "--engine", "in-process", "--rounds", "3", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
+def pncs(*arguments: str) -> Result:
+    return CliRunner().invoke(
+        cli.app, ["run", "--engine", "in-process", "--rounds", "3", *arguments]
     )
 
 
@@ -649,13 +646,13 @@ def test_the_command_has_the_same_bits_with_workers(tmp_path: Path) -> None:
     for workers in ("1", "2"):
         folder = tmp_path / workers
         done = pncs("--workers", workers, "--output", str(folder))
-        assert done.returncode == 0, done.stderr
+        assert done.exit_code == 0, done.output
         facts = ("asked", "chosen", "delivered", "accuracy", "loss", "bytes_up")
         rows = [[row[fact] for fact in facts] for row in read_rounds(folder)]
         with np.load(folder / "weights.npz", allow_pickle=False) as weights:
             told.append((rows, {name: weights[name].tobytes() for name in weights.files}))
     assert told[0] == told[1]
-    assert "in 2 worker processes" in done.stdout
+    assert "in 2 worker processes" in done.output
 
 
 def test_clients_write_to_the_log_of_the_command(tmp_path: Path) -> None:
@@ -672,8 +669,8 @@ def test_clients_write_to_the_log_of_the_command(tmp_path: Path) -> None:
 
 def test_workers_of_the_command_are_not_for_ray() -> None:
     done = pncs("--engine", "ray", "--workers", "2")
-    assert done.returncode == 1
-    assert "workers is for --engine in-process" in done.stderr
+    assert done.exit_code == 1
+    assert "workers is for --engine in-process" in done.output
 
 
 def test_what_a_client_keeps_is_read_only_if_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.strategies import SelectionError
 from pncs_flower.strategies.rules import STRATEGIES
 
-REPLIES = int(os.environ.get("PNCS_HOSTILE_REPLIES", "2500"))
+REPLIES = int(os.environ.get("PNCS_HOSTILE_REPLIES", "1500"))
 CLIENTS = 6
 HOSTILE = [{1, 4}, {0}, {0, 1, 2}, {0, 2, 3, 5}]  # the first in order counts for more than others
 

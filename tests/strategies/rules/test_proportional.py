@@ -22,7 +22,7 @@ from pncs_flower.strategies.rules import ProportionalRule
 
 CLIENTS = [str(k) for k in range(12)]
 SIZES = dict(zip(CLIENTS, [1.0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 200], strict=True))
-EQUAL, ROUNDS = dict.fromkeys(CLIENTS, 5.0), 4000
+EQUAL, ROUNDS = dict.fromkeys(CLIENTS, 5.0), 2000
 
 
 def selector(sizes, queue_length=0, num_selected=3) -> Selector:
