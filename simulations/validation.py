@@ -47,6 +47,8 @@ _WANTED = {
     "union_tag_not_found": "a table with its kind",
 }
 
+_UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
+
 _LONGEST = 80
 
 
@@ -68,10 +70,13 @@ def _sentence(error: ValidationError, kind: Any) -> str:
     missing = [_place(each["loc"]) for each in errors if each["type"].startswith("missing")]
     first = errors[0]
     place, given = _place(first["loc"]), first["input"]
-    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        return f"unknown key {place}: {_hint(str(first['loc'][-1]), kind, first['loc'][:-1])}"
-    if missing:
-        return f"missing: {', '.join(missing)}"
+    told = [f"missing: {', '.join(missing)}"] if missing else []
+    unknown = next((each["loc"] for each in errors if each["type"] in _UNKNOWN), None)
+    if unknown and (missing or first["type"] in _UNKNOWN):  # one may be the other, misspelt
+        hint = _hint(str(unknown[-1]), kind, unknown[:-1])
+        told.append(f"unknown key {_place(unknown)}: {hint}")
+    if told:
+        return "; ".join(told)
     if first["type"] == "value_error":
         text = str(first["ctx"]["error"])
         return f"{place} = {_shown(given)} {text}" if text.startswith("must ") else text

@@ -14,7 +14,6 @@ from pncs_flower.files import write_whole
 from pncs_flower.strategies.combinations import parse_combination
 
 from ..config import Config, default_run_config
-from ..run.folder import SUMMARY
 from ..run.strategy import build_strategy
 from ..sweep.cell import CELLS, Run
 from ..sweep.progress import Reached, Spent, Vector, known, to_reach
@@ -176,7 +175,7 @@ def read_board_results(folder: Path) -> BoardResults:
     if not file.is_file():
         raise FileNotFoundError(
             f"{folder} has no {BOARD}: give the folder that pncs reproduce or sweep wrote for a "
-            f"board{near_folder(folder, BOARD, SWEEP, SUMMARY)}"
+            f"board{near_folder(folder, BOARD)}"
         )
     about = read_description(Description, file, "made the board")
     settings, missing = {}, []

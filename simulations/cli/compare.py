@@ -65,7 +65,9 @@ def compare(
     ] = None,
     output: Annotated[
         Path,
-        typer.Option(help="Folder for the results; what is there already is not run again."),
+        typer.Option(
+            help="Folder for the results: this one itself. What is there already is not run again."
+        ),
     ] = Path("runs/compare"),
 ) -> None:
     """Run rules side by side on this machine, and show a picture and a table.
@@ -98,6 +100,12 @@ def compare(
             targets=_TARGETS if target is None else [target],
         )
         config = wanted.cells()[0].config
+        if not rules:
+            err.print(
+                f"Note: no rule is given, so these are compared: {', '.join(FIRST)} (pncs rules "
+                "lists all)",
+                soft_wrap=True,
+            )
         for what, idle in unused_settings(config).items():
             err.print(f"Note: {what} does not use {', '.join(idle)}", soft_wrap=True)
         with progress_bar("starting"):  # PyTorch takes seconds

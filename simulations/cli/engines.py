@@ -72,10 +72,12 @@ def resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> t
 def run_on_ray(config: Config, clients: int, shares: Mapping[str, Any]) -> None:
     """Run in Flower's simulation on Ray, and follow its rounds."""
     with progress_bar(_CHECKING):
+        from ..run.flower import check_command, run_in_flower
+
+        check_command()
         from ..machine.signals import exit_on_signals
         from ..machine.surroundings import cluster_address
         from ..run.cluster import joined, machines, prepare
-        from ..run.flower import run_in_flower
         from ..run.folder import follow_rounds
         from ..run.preflight import (
             check_run,
@@ -210,8 +212,11 @@ def _kind(error: Exception, output: Path) -> str:
 
 
 def _how_to_go_on(config: Config, output: Path, engine: Engine, shares: Mapping[str, Any]) -> str:
+    from ..run.folder import is_done
     from ..run.settings import SETTINGS
 
+    if is_done(output, config.num_rounds):
+        return f"All its rounds are done: {shlex.join(['pncs', 'report', str(output)])}"
     if not (output / SETTINGS).is_file():
         return "Nothing was begun: the same command starts again"
     if not config.checkpoint:

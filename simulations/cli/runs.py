@@ -30,7 +30,6 @@ def carry_out(
     shared: "RunJobs | None" = None,
 ) -> bool:
     """Run a sweep, or what is missing of it, showing how far it is, and tell if a cell failed."""
-    out.print(wanted.title, soft_wrap=True)
     for key, rules in wanted.left_out.items():
         err.print(
             f"Note: {key} is left out where the rule has none: {', '.join(rules)}", soft_wrap=True
@@ -44,10 +43,13 @@ def carry_out(
         runs = ("run", "runs")
         rates = ("run for the learning rates", "runs for the learning rates")
         parts = iter((rates, runs) if wanted.tune else (runs,))
-        over = 0
+        over, titled = 0, False
 
         def begin(done: int, total: int) -> None:
-            nonlocal over
+            nonlocal over, titled
+            if not titled:  # only now is it certain that it can be run
+                bar.console.print(wanted.title, soft_wrap=True)
+                titled = True
             over = done
             bar.update(task, completed=done, total=total, refresh=True)
             text = counted(total, *next(parts))

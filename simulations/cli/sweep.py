@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ..config import APP_DIRECTORY, CHOICES, Scalar, unused_settings
-from ..validation import check_folder, nearest
+from ..validation import check_folder, near_folder, nearest
 from .board import BOARDS, carry_out_board, file_of, refuse_for_board, show_board
 from .console import err, out, parse_setting, progress_bar, said_plainly
 from .given import given_command
@@ -66,7 +66,8 @@ def sweep(
     output: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for the results. [dim]\\[default: runs/<file>, or runs/<file>-quick][/dim]"
+            help="Folder for the results: this one itself. "
+            "[dim]\\[default: runs/<file>, or runs/<file>-quick][/dim]"
         ),
     ] = None,
     seeds: _SEEDS = None,
@@ -111,7 +112,11 @@ def reproduce(
     ] = None,
     seeds: _SEEDS = None,
     output: Annotated[
-        Path | None, typer.Option(help="Folder for the results. [dim]\\[default: runs][/dim]")
+        Path | None,
+        typer.Option(
+            help="Folder in which NAME gets a folder of its own, for it may be all: OUTPUT/NAME, "
+            "or OUTPUT/NAME-quick. [dim]\\[default: runs][/dim]"
+        ),
     ] = None,
     workers: _WORKERS = None,
     only: _ONLY = None,
@@ -169,17 +174,29 @@ def report(
     """Write the report of a sweep or a board, or the pictures of a run, again."""
     from ..board.results import BOARD  # NumPy takes a moment, and --help needs none
     from ..run.folder import SUMMARY
+    from ..sweep.results import SWEEP
 
+    of_a_run = round is not None
+    marks, maker = ((SUMMARY,), "run") if of_a_run else ((SUMMARY, BOARD, SWEEP), "compare")
     with said_plainly():
+        check_folder(folder, *marks, maker=f"pncs {maker}")
         if (folder / SUMMARY).is_file():
             _draw_run(folder, round)
-        elif round is None and (folder / BOARD).is_file():
+        elif of_a_run:
+            raise ValueError(
+                f"--round is for the folder of a run, and {folder} has no {SUMMARY}"
+                f"{near_folder(folder, *marks)}"
+            )
+        elif (folder / BOARD).is_file():
             show_board(folder)
-        elif round is None:
+        elif (folder / SWEEP).is_file():
             show_report(folder)
         else:
-            check_folder(folder, SUMMARY, maker="pncs run")
-            raise ValueError(f"--round is for the folder of a run, and {folder} has no {SUMMARY}")
+            raise FileNotFoundError(
+                f"{folder} has no {SWEEP}, {BOARD} or {SUMMARY}: give the folder of a sweep, of a "
+                "board or of a run that is done (for table1, give pncs reproduce table1 again, "
+                f"which runs only what is missing){near_folder(folder, *marks)}"
+            )
 
 
 def _run(

@@ -4,9 +4,7 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.client import HTTPException
 from pathlib import Path
-from urllib.error import URLError
 
 from ..timeouts import DOWNLOAD_ANSWERS
 from .examples import Dataset
@@ -32,6 +30,9 @@ def download(
 
 
 def _fetch(url: str, path: Path, md5: str) -> None:
+    from http.client import HTTPException  # takes a moment, and --help needs none
+    from urllib.error import URLError
+
     from torchvision.datasets.utils import download_url
 
     try:

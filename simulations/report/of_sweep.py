@@ -7,6 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from pncs_flower.plain_text import counted
+
 from ..sweep.progress import BYTES, ROUNDS, TIME, UPLOAD
 from ..sweep.results import SweepResults
 from ..sweep.statistics import compare, judge, percent
@@ -90,6 +94,16 @@ def write_report(folder: Path, results: SweepResults) -> Path:
 def _notes(results: SweepResults, releases: Mapping[str, Sequence[str]]) -> list[str]:
     """Return what a reader must know before comparing."""
     notes = sorted({note for run in results.runs for note in run.summary["notes"]})
+    lost = [
+        f"{results.row(panel, line)} ({n} of {counted(len(runs), 'run')})"
+        for panel, line, runs in results.groups
+        if (n := sum(not np.isfinite(run.scores).all() for run in runs))
+    ]
+    if lost:
+        notes.append(
+            f"not every round has a finite {results.score}: {', '.join(lost)}; where one has none, "
+            'curves stop, for they are means of all seeds, and tables have "-"'
+        )
     if any(len({len(runs) for runs in lines.values()}) > 1 for lines in results.panels.values()):
         notes.append("some means are over fewer seeds than others: compare by the paired tests")
     if any(len(those) > 1 for those in releases.values()):

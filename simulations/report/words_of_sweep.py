@@ -87,7 +87,9 @@ def _who_leads(lead: Lead) -> Markup:
             lead.line, lead.score
         )
     if not lead.seeds:
-        return words + f"; {lead.next}, the next, has no result with the same seeds, so no test."
+        return (
+            words + f"; {lead.next}, the next, has no finite score with the same seeds, so no test."
+        )
     lower = "lower" if lead.margin >= 0 else "higher with the seeds that both have"
     words += f"; {lead.next} is next, {abs(lead.margin):.3f} {lower}"
     seeds = f"higher with {lead.ahead} of {counted(lead.seeds, 'seed')}"

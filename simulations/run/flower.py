@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from http.client import HTTPException
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -45,6 +47,19 @@ Process = dict[str, Any]  # where a process is started: "cwd" and "env"
 
 class RunFailedError(RuntimeError):
     """Flower did not complete the run; says why."""
+
+
+def check_command() -> None:
+    """Refuse to start where there is no command `flwr`, though its library may be there."""
+    if shutil.which("flwr", path=_search_path()) is None:
+        python = Path(sys.executable)
+        again = ("-m", "pip", "install", "--force-reinstall", "--no-deps")
+        command = shlex.join([str(python), *again, f"flwr=={version('flwr')}"])
+        raise FileNotFoundError(
+            f"Flower's command flwr, which starts a run on Ray, is neither in {python.parent} nor "
+            f"on the PATH. Install it there: {command}. Or give --engine in-process, which does "
+            "without it"
+        )
 
 
 def run_in_flower(
@@ -95,10 +110,9 @@ def _prepare(home: Path, elsewhere: bool) -> Process:
         f'[superlink.running]\naddress = "127.0.0.1:{http_port}"\ninsecure = true\n',
         encoding="utf-8",
     )
-    scripts = os.pathsep.join((str(Path(sys.executable).parent), sysconfig.get_path("scripts")))
     environment = {
         **without_proxy_here(os.environ),
-        "PATH": scripts + os.pathsep + os.environ.get("PATH", ""),
+        "PATH": _search_path(),
         "FLWR_HOME": str(home),
         _PORT: str(http_port),
         "FLWR_LOCAL_CONTROL_API_PORT": str(control_port),
@@ -122,6 +136,12 @@ def _prepare(home: Path, elsewhere: bool) -> Process:
     else:
         environment["RAY_TMPDIR"] = str(home)
     return {"cwd": work, "env": environment}
+
+
+def _search_path() -> str:
+    """Return where commands are looked for: first among those of this Python."""
+    scripts = (str(Path(sys.executable).parent), sysconfig.get_path("scripts"))
+    return os.pathsep.join((*scripts, os.environ.get("PATH", "")))
 
 
 def _start(flower: Process, config: Config, num_clients: int, placement: "Placement") -> str:

@@ -1,6 +1,7 @@
 """What a run leaves on disk: written as it goes, and read by whoever reports on it."""
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -45,10 +46,12 @@ def output_path(config: Config) -> Path:
             "path of a folder that you may write"
         ) from None
     if taken:
-        raise FileExistsError(
-            f"{path} holds a run already: choose another output-dir, or go on with that run: "
-            f"pncs run --resume {path}"
-        )
+        go_on = f", or go on with that run: pncs run --resume {shlex.quote(str(path))}"
+        if (path / SUMMARY).is_file():  # it was at its end before, with fewer rounds
+            go_on += f" --rounds {config.num_rounds}"
+        if is_done(path, config.num_rounds):
+            go_on = ""
+        raise FileExistsError(f"{path} holds a run already: choose another output-dir{go_on}")
     return path
 
 
@@ -162,6 +165,19 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
 def rounds_done(path: Path) -> int:
     """Return how many of the rounds in a run's folder are at their end."""
     return sum(score_of(row) is not None for row in read_rounds(path))
+
+
+def is_done(path: Path, num_rounds: int) -> bool:
+    """Tell whether the run in a folder is at its end, of so many rounds or more, or stopped early.
+
+    Without a summary it is not, though all its rounds may be done: what came out is yet to be
+    written.
+    """
+    try:
+        summary = read_summary(path)
+    except (OSError, ValueError):
+        return False
+    return summary.get("stopped-after-round") is not None or summary["rounds"] >= num_rounds
 
 
 def read_summary(path: Path) -> dict[str, Any]:

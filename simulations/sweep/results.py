@@ -9,7 +9,6 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from ..run.folder import SUMMARY
 from ..scores import SCORES, score_name
 from ..validation import Text, check_folder, near_folder, read_description
 from .cell import CELLS, Run, read_cell
@@ -112,14 +111,14 @@ class SweepResults:
 
 def read_results(folder: Path) -> SweepResults:
     """Read a sweep's folder; names a file that is damaged."""
-    check_folder(folder, SWEEP, SUMMARY, maker="pncs compare")
+    check_folder(folder, SWEEP, maker="pncs compare")
     file = folder / SWEEP
     if not file.is_file():
         raise FileNotFoundError(
             f"{folder} has no {SWEEP}: give the folder that pncs compare, sweep or reproduce wrote "
             "(for table1, give pncs reproduce table1 again, which runs only what is missing; of a "
             "board, the folder of one of its settings)"
-            f"{near_folder(folder, SWEEP, SUMMARY)}"
+            f"{near_folder(folder, SWEEP)}"
         )
     about = read_description(Description, file, "ran the sweep")
     files = [folder / CELLS / name for name in about.cells]

@@ -170,7 +170,8 @@ def _judge_panel(claim: Claim, lines: Mapping[str, Sequence[Run]]) -> tuple[bool
         text = f"median round that reaches {percent(claim.target)}: {', '.join(shown)}"
         return first <= claim.by and late, text
     if isinstance(claim, Ahead):
-        own, *rest = (mean_interval(np.stack([r.scores for r in s]))[0] for s in lines.values())
+        means_over = (mean_interval(np.stack([r.scores for r in s]))[0] for s in lines.values())
+        own, *rest = (np.nan_to_num(mean, nan=-np.inf) for mean in means_over)
         behind = np.flatnonzero(own <= np.max(rest, axis=0)) + 1
         behind = behind[behind >= claim.start]
         if not behind.size:
@@ -180,8 +181,8 @@ def _judge_panel(claim: Claim, lines: Mapping[str, Sequence[Run]]) -> tuple[bool
     values = list(means.values())
     text = ", ".join(f"{line} {value:.3f}" for line, value in means.items())
     if isinstance(claim, Best):
-        return values[0] > max(values[1:]), text
-    spread = max(values) - min(values)
+        return sortable(values[0]) > max(map(sortable, values[1:])), text
+    spread = float(np.ptp(values))  # NaN if one of them is
     return spread <= claim.within, f"{text} (spread {spread:.3f})"
 
 

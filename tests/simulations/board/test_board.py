@@ -81,6 +81,12 @@ def pncs(*arguments: str | Path) -> str:
         ("[setting.few]", "[setting.'Few of']", "the setting 'Few of' names a folder: it must"),
         ('"5 hospitals"', '"10 phones"', "two settings have the name '10 phones': rename one"),
         ("selected = 2", "", "missing: setting.few.selected"),
+        (
+            "selected = 2",
+            "selceted = 2",
+            "missing: setting.few.selected; unknown key setting.few.selceted: did you mean "
+            "'selected'",
+        ),
         ("dirichlet = 1.0", "dirichlets = 1.0", "unknown key setting.few.dirichlets: did you "),
         ("selected = 2", "selected = 6", "setting.few: selected = 6 is more than clients = 5"),
         ("shards = 2", "shards = 2\niid = true", "setting.many: it has several partitions: give"),

@@ -95,7 +95,6 @@ def test_its_runs_are_those_of_pncs_run(settings: dict[str, Any]) -> None:
         (["--target", "0"], "targets"),
         (["--set", "seed=3"], "say with --seeds how many"),
         (["--set", "rule.pp=2"], "did you mean rule.p?"),
-        (["--dataset", "cifar10", "--data-dir", "nowhere"], "pncs data get cifar10"),
     ],
 )
 def test_what_is_wrong_is_told_with_what_to_do(
@@ -104,9 +103,19 @@ def test_what_is_wrong_is_told_with_what_to_do(
     done = compare(*arguments, "--output", str(tmp_path / "out"))
     assert done.exit_code == 1
     assert told in done.output
+    assert done.output.startswith(("Note: ", "Error: "))  # and no title before it
     for of_a_sweep in ("a sweep", "axis", " selected = ", "[rule", "layers 1"):
         assert of_a_sweep not in done.output
     assert not [*tmp_path.glob("out/cells/*")]
+
+
+def test_the_rules_that_nobody_gave_are_named(tmp_path: Path) -> None:
+    done = compare("--dataset", "cifar10", "--data-dir", "nowhere", "--output", str(tmp_path))
+    assert done.output.startswith(
+        "Note: no rule is given, so these are compared: pncs, sketched-mean, uniform (pncs rules "
+        "lists all)\nError: CIFAR-10 is not in "
+    )
+    assert "pncs data get cifar10" in done.output
 
 
 @pytest.mark.parametrize("clients", [1, 3, 7])
@@ -130,11 +139,21 @@ def test_a_report_of_no_folder_says_what_to_type(tmp_path: Path) -> None:
     )
     there.mkdir(parents=True)
     (there / "sweep.json").touch()
-    for more in ([], ["--round", "1"]):
-        done = CliRunner().invoke(app, ["report", str(absent), *more])
-        assert f"there is no folder {absent}" in done.output
     done = CliRunner().invoke(app, ["report", str(absent)])
-    assert done.output.endswith(f"; did you mean {there}?\n")
+    assert done.output.endswith(f"there is no folder {absent}; did you mean {there}?\n")
+    # A run and a board may be reported on too, but neither has a sweep's tables, nor the latter a
+    # round to be drawn.
+    run, board = there.with_name("a-run"), there.with_name("comapre-2")
+    for folder, mark in ((run, "summary.json"), (board, "board.json")):
+        folder.mkdir()
+        (folder / mark).touch()
+    done = CliRunner().invoke(app, ["report", str(absent)])
+    assert done.output.endswith(f"; did you mean {board}?\n")
+    for told in (absent, board):
+        done = CliRunner().invoke(app, ["report", str(told), "--round", "1"])
+        assert done.output.endswith(f"; the latest is {run}\n")
+    with pytest.raises(FileNotFoundError, match=f"; did you mean {there}\\?"):
+        read_results(absent)
 
 
 @pytest.mark.minutes

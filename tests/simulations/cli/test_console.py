@@ -52,8 +52,16 @@ def fault(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ca
     return found
 
 
-def test_error_that_is_not_ours_says_how_to_see_its_traceback(fault: Callable[..., None]) -> None:
-    done = invoke("report", "folder")
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    (tmp_path / "sweep.json").touch()
+    return str(tmp_path)
+
+
+def test_error_that_is_not_ours_says_how_to_see_its_traceback(
+    fault: Callable[..., None], folder: str
+) -> None:
+    done = invoke("report", folder)
     assert done.exit_code == 1
     assert HINT in done.output
     if fault is not unreadable:
@@ -61,8 +69,10 @@ def test_error_that_is_not_ours_says_how_to_see_its_traceback(fault: Callable[..
 
 
 @pytest.mark.parametrize("where", ["first", "last", "environment"])
-def test_traceback_of_any_error_can_be_seen(where: str, fault: Callable[..., None]) -> None:
-    command = ["report", "folder"]
+def test_traceback_of_any_error_can_be_seen(
+    where: str, fault: Callable[..., None], folder: str
+) -> None:
+    command = ["report", folder]
     if where == "environment":
         done = invoke(*command, PNCS_TRACEBACK="1")
     elif where == "first":
@@ -235,6 +245,28 @@ def test_command_that_goes_on_is_told_where_that_can_help(
         raise error
     told = getattr(found.value, "__notes__", [])
     assert [note.partition(" /")[0] for note in told] == hints
+
+
+def test_a_run_whose_rounds_are_all_done_is_not_said_to_go_on(tmp_path: Path) -> None:
+    config = Config.from_run_config(default_run_config())
+    (tmp_path / "summary.json").write_text(f'{{"rounds": {config.num_rounds}}}')
+    with (
+        pytest.raises(MemoryError) as found,
+        _saying_how_to_go_on(config, tmp_path, Engine.IN_PROCESS),
+    ):
+        raise MemoryError
+    assert found.value.__notes__[-1] == f"All its rounds are done: pncs report {tmp_path}"
+
+
+def test_it_is_told_where_flowers_command_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    done = invoke("run", "--output", str(tmp_path / "run"))
+    assert done.exit_code == 1
+    assert done.output.startswith("Error: Flower's command flwr, which starts a run on Ray, is ")
+    assert "-m pip install --force-reinstall --no-deps flwr==" in done.output
+    assert not (tmp_path / "run").exists()
 
 
 def test_run_that_was_not_saved_and_one_that_has_lost_it_are_refused_in_one_sentence(

@@ -1,5 +1,6 @@
 """What a person sees, made from a folder written by hand."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -127,10 +128,15 @@ def test_line_that_is_no_round_is_named(line: str, folder: Path) -> None:
         read_rounds(folder)
 
 
-def test_a_folder_with_a_run_is_not_written_again(folder: Path) -> None:
-    config = Config.from_run_config(default_run_config() | {"output-dir": str(folder)})
-    with pytest.raises(FileExistsError, match="holds a run already"):
-        output_path(config)
+@pytest.mark.parametrize(
+    ("rounds", "instead"),
+    [(2, ""), (3, ", or go on with that run: pncs run --resume {} --rounds 3")],
+)
+def test_a_folder_with_a_run_is_not_written_again(rounds: int, instead: str, folder: Path) -> None:
+    own = {"output-dir": str(folder), "num-rounds": rounds}
+    told = f"{folder} holds a run already: choose another output-dir{instead.format(folder)}"
+    with pytest.raises(FileExistsError, match=f"^{re.escape(told)}$"):
+        output_path(Config.from_run_config(default_run_config() | own))
 
 
 SERVED = {

@@ -268,6 +268,8 @@ def test_a_score_that_is_not_finite_is_below_all_and_in_no_test() -> None:
     assert "<strong>0.350 " in cells["uniform"]
     (verdict,) = verdicts_of(results, tests)
     assert verdict.lead.startswith("<strong>uniform</strong> ends highest, at 0.350; pncs is next")
+    told = "a finite accuracy: pncs (1 of 2 runs), oort (2 of 2 runs); where one has none"
+    assert told in of_sweep._notes(results, {})[0]
     alone = sweep({"shards 1": {"pncs": [np.nan]}})
     assert verdicts_of(alone, compare(alone))[0].lead == "No rule ends with a finite score."
 

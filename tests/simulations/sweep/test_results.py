@@ -94,7 +94,7 @@ def test_bytes_add_up() -> None:
 
 
 LINES = {"pncs": [run(0, 0.5, 0.6)], "other": [run(0, 0.6, 0.55)], "third": [run(0, 0.1, 0.2)]}
-LINES["same"] = LINES["pncs"]
+LINES |= {"same": LINES["pncs"], "lost": [run(0, 0.5, np.nan)]}
 
 
 @pytest.mark.parametrize(
@@ -103,6 +103,9 @@ LINES["same"] = LINES["pncs"]
         ({"kind": "best", "against": ["third"]}, "holds"),
         ({"kind": "best", "against": ["other", "third"]}, "does not hold"),
         ({"kind": "best", "against": ["same"]}, "does not hold"),
+        ({"kind": "best", "against": ["lost", "third"]}, "holds"),
+        ({"kind": "similar", "against": ["other", "lost"], "within": 0.05}, "does not hold"),
+        ({"kind": "ahead", "against": ["other", "lost"], "from": 2}, "holds"),
         ({"kind": "similar", "against": ["other"], "within": 0.05}, "holds"),
         ({"kind": "similar", "against": ["third"], "within": 0.05}, "does not hold"),
         ({"kind": "ahead", "against": ["other"], "from": 2}, "holds"),
@@ -113,6 +116,15 @@ LINES["same"] = LINES["pncs"]
 )
 def test_a_claim_is_judged(claim: dict[str, Any], verdict: str) -> None:
     assert judge({"text": "", **claim}, results(LINES))[0].startswith(verdict)
+
+
+@pytest.mark.parametrize("kind", [{"kind": "best"}, {"kind": "ahead", "from": 2}])
+def test_a_reference_that_ends_without_a_finite_score_is_ahead_of_none(
+    kind: dict[str, Any],
+) -> None:
+    about = Description("", Report(reference="lost"))
+    found = SweepResults(about, {"a panel": LINES})
+    assert judge({"against": ["third"], **kind}, found)[0] == "does not hold"
 
 
 def test_a_claim_of_which_one_panel_is_missing_holds_in_part() -> None:
