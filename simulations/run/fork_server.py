@@ -14,16 +14,7 @@ import sys
 import traceback
 import weakref
 from collections.abc import Callable
-from socket import (
-    AF_UNIX,
-    MSG_CMSG_CLOEXEC,
-    SHUT_RDWR,
-    SOCK_SEQPACKET,
-    recv_fds,
-    send_fds,
-    socket,
-    socketpair,
-)
+from socket import AF_UNIX, SHUT_RDWR, SOCK_SEQPACKET, send_fds, socket, socketpair
 from typing import NoReturn
 
 import numpy as np
@@ -31,6 +22,7 @@ import numpy as np
 from pncs_flower.strategies import DeadWorkerError
 
 from ..machine.signals import delaying_signals
+from .descriptors import receive
 
 Serve = Callable[[int, socket], None]
 
@@ -82,7 +74,7 @@ class ForkServer:
         try:
             with contextlib.suppress(ConnectionError):
                 self._channel.send(order + number.to_bytes(_BYTES))
-                answer, descriptors, *_ = recv_fds(self._channel, _BYTES, 1, MSG_CMSG_CLOEXEC)
+                answer, descriptors = receive(self._channel, _BYTES, 1)
         finally:
             if not answer:  # whatever comes later would be taken for the answer to the next order
                 self.close()

@@ -6,7 +6,6 @@ too, without a copy. Messages and replies go as JSON, their arrays as they are, 
 memory.
 """
 
-import errno
 import gc
 import json
 import math
@@ -21,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from logging import WARNING
 from select import POLLIN, poll
-from socket import MSG_CMSG_CLOEXEC, MSG_CTRUNC, recv_fds, send_fds, socket
+from socket import send_fds, socket
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
@@ -38,6 +37,7 @@ from pncs_flower.messages.records import make_record, own_copy
 from pncs_flower.strategies import DeadWorkerError
 
 from .contexts import Contexts
+from .descriptors import receive
 from .fork_server import START_AGAIN, ForkServer, flush
 from .handover import Record, describe, read_whole, recall, restore, store
 
@@ -412,12 +412,9 @@ def _receive(channel: socket) -> tuple[tuple[int, int], list[NamelessFile]]:
     for _ in range(2):
         # An error tells, once, of a process that had not read all: its last words follow.
         with suppress(ConnectionError):
-            data, descriptors, flags, _ = recv_fds(channel, 16, _MOST_AT_ONCE, MSG_CMSG_CLOEXEC)
+            data, descriptors = receive(channel, 16, _MOST_AT_ONCE)
             break
     else:
         return (0, 0), []
-    files = [NamelessFile(descriptor) for descriptor in descriptors]
-    if flags & MSG_CTRUNC:
-        raise OSError(errno.EMFILE, "each client that keeps arrays needs a file: raise ulimit -n")
     first, second = struct.unpack("QQ", data or bytes(16))
-    return (first, second), files
+    return (first, second), [NamelessFile(descriptor) for descriptor in descriptors]

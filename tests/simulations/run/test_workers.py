@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -372,6 +372,25 @@ def test_a_channel_that_fails_again_and_again_has_ended() -> None:
     channel = Broken()
     assert workers_module._receive(channel) == ((0, 0), [])  # type: ignore[arg-type]
     assert channel.calls == 2
+
+
+def test_programs_that_are_started_have_none_of_the_files_of_workers() -> None:
+    def for_programs() -> list[int]:
+        found = []
+        for number in map(int, os.listdir("/proc/self/fd")):
+            with suppress(OSError):  # what listed them
+                found += [number] * os.get_inheritable(number)
+        return found
+
+    def keep(message: Message, context: Context) -> RecordDict:
+        context.state["kept"] = ArrayRecord({"w": Array(np.ones(3))})
+        return RecordDict({"told": ConfigRecord({"files": for_programs()})})
+
+    before = for_programs()
+    with InProcessGrid(app_of(keep), 4, workers=2) as grid:
+        replies = [each for _ in range(2) for each in ask(grid, *range(4)).values()]
+        assert for_programs() == before
+    assert [reply["told"]["files"] for reply in replies] == [before] * 8
 
 
 def test_a_run_whose_worker_died_goes_on_where_it_stopped(tmp_path: Path) -> None:
