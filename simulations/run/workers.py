@@ -45,10 +45,11 @@ Answer = Callable[[Message, Context], RecordDict | Error]
 
 _LONGEST_WAIT = 3600.0  # seconds at once: the system's own calls have a limit
 _IDLE = 0.05  # seconds without a message, after which a worker gives memory of its GPU back
-# Seconds that a worker takes for all that it is given at once: long beside the hand-over, and short
-# beside what others would wait for a client in front of theirs.
-_AT_ONCE = 0.005
+# Seconds that a worker is to take for all that it is given at once: long beside the hand-over, and
+# short beside what the others may have to wait for it in the end.
+_AT_ONCE = 0.02
 _MOST_AT_ONCE = 64
+_LATELY = 4  # exchanges, one of which tells of slow clients: a round has a few kinds of them
 
 
 class Workers:
@@ -84,6 +85,7 @@ class Workers:
         self._forks = ForkServer(serve)
         self._workers = [_Worker(index, two, self._forks) for index, two in enumerate(files)]
         self._last: dict[int, _Worker] = {}  # that has played a client
+        self._paces = deque[float](maxlen=_LATELY)  # seconds for a message, of each exchange
 
     def close(self) -> None:
         """End all workers."""
@@ -111,39 +113,49 @@ class Workers:
             last = self._last.get(node) or min(waiting, key=lambda worker: len(waiting[worker]))
             waiting[last].append(node)
         replies: dict[str, Message] = {}
+        took, over = 0.0, 0  # seconds of all workers together, and for how many messages
+        # How long messages take decides who plays whom, and never what anybody answers: a client
+        # gets its own messages in their order, and the caller has the replies by their ids.
+        pace = max(self._paces, default=math.inf)
         try:
-            for worker in waiting:
-                worker.pace = math.inf
             while True:
+                left = sum(map(len, waiting.values()))
+                share = math.ceil(left / len(waiting))
                 for worker, own in waiting.items():
-                    left = sum(map(len, waiting.values()))
                     given = []
-                    for _ in range(worker.room(math.ceil(left / (2 * len(waiting))))):
+                    for _ in range(min(worker.room(share, pace), left)):
                         node = own.popleft() if own else max(waiting.values(), key=len).pop()
                         self._last[node] = worker
                         given.append(of_node[node].popleft())
+                    left -= len(given)
                     if given:
                         self._give(worker, given, texts, timeout)
                 busy = [worker for worker in waiting if worker.given]
                 if not busy:
+                    if over:
+                        self._paces.append(pace)
                     return replies
-                seconds = min(worker.deadline for worker in busy) - time.monotonic()
+                wait = min(worker.deadline for worker in busy) - time.monotonic()
                 channels = [worker.channel for worker in busy]
-                ready = _ready(channels, max(0.0, min(seconds, _LONGEST_WAIT)))
+                ready = _ready(channels, max(0.0, min(wait, _LONGEST_WAIT)))
                 for worker in busy:
-                    over = [worker.given[0].message]
+                    first = worker.given[0]
+                    free = [first.message]
                     if worker.channel.fileno() in ready:
-                        reply = self._take(worker)
+                        reply, seconds = self._take(worker)
                         replies[reply.metadata.reply_to_message_id] = reply
                     elif worker.deadline < time.monotonic():
                         log(WARNING, "No reply from %s in time.", self._name(worker))
-                        over = [each.message for each in worker.given]
-                        for message in over[1:]:  # with which it has not begun
+                        free = [each.message for each in worker.given]
+                        seconds = first.seconds
+                        for message in free[1:]:  # with which it has not begun
                             of_node[message.metadata.dst_node_id].appendleft(message)
                         worker.end()
                     else:
                         continue
-                    for message in reversed(over):
+                    took, over = took + seconds, over + 1
+                    pace = took / over
+                    for message in reversed(free):
                         if of_node[message.metadata.dst_node_id]:
                             waiting[worker].appendleft(message.metadata.dst_node_id)
         finally:
@@ -203,8 +215,11 @@ class Workers:
             if not at_work:  # else its last replies tell which client it has played to the end
                 raise self._death(worker, "before") from None
 
-    def _take(self, worker: "_Worker") -> Message:
-        """Return a worker's next reply, and put its client's new state where it belongs."""
+    def _take(self, worker: "_Worker") -> tuple[Message, float]:
+        """Return a worker's next reply, and how many seconds it took.
+
+        The client's new state is put where it belongs.
+        """
         (start, size), new = _receive(worker.channel)
         if not size:
             raise self._death(worker, "while")
@@ -228,8 +243,8 @@ class Workers:
         if told["state"] is not None:
             context = self._contexts[message.metadata.dst_node_id]
             context.state = recall(told["state"], new[0] if new else kept)
-        worker.pace, worker.begun = told["seconds"], time.monotonic()
-        return reply
+        worker.begun = time.monotonic()
+        return reply, told["seconds"]
 
     def _death(self, worker: "_Worker", when: str) -> DeadWorkerError:
         name, status = self._name(worker), worker.end()
@@ -268,7 +283,6 @@ class _Worker:
         self.given = deque[_Given]()  # in the order in which it answers
         self.turn = 0  # of the two files
         self.begun = 0.0  # with the first of them
-        self.pace = math.inf  # seconds that it took for a message of this exchange
         self._index, self._files, self._forks = index, files, forks
         self._process: tuple[int, socket] | None = None
 
@@ -282,11 +296,19 @@ class _Worker:
     def deadline(self) -> float:
         return self.begun + self.given[0].seconds
 
-    def room(self, share: int) -> int:
-        """Return how many messages it is to be given, if so many are its share of what is left."""
-        if self.given and (len(self.given) > 1 or self.pace > _AT_ONCE):
+    def room(self, share: int, pace: float) -> int:
+        """Return how many messages it is to be given.
+
+        Parameters
+        ----------
+        share : int
+            Its share of those that are left.
+        pace : float
+            Seconds that a worker is to take for one.
+        """
+        quick = int(min(_AT_ONCE / max(pace, 1e-9), _MOST_AT_ONCE))
+        if self.given and (len(self.given) > 1 or quick < 2):  # others may be free before it is
             return 0
-        quick = int(min(_AT_ONCE / max(self.pace, 1e-9), _MOST_AT_ONCE))
         return min(share, max(1, quick))
 
     def next_file(self) -> NamelessFile:
@@ -298,7 +320,6 @@ class _Worker:
         """Kill the process, and return its status; there is another one when it is needed."""
         process, self._process = self._process, None
         self.given.clear()
-        self.pace = math.inf
         if process is None:
             return 0
         pid, channel = process

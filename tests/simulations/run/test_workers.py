@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import cache
@@ -219,7 +220,7 @@ def test_a_client_that_is_refused_memory_is_an_error_reply() -> None:
             assert [c for c, reply in replies.items() if isinstance(reply, RecordDict)] == [0, 2, 3]
 
 
-def test_bits_are_the_same_whoever_answers_first() -> None:
+def test_bits_are_the_same_whoever_answers_first(monkeypatch: pytest.MonkeyPatch) -> None:
     def late(message: Message, context: Context, call_next: Any) -> Message:
         number = message.content.config_records.get(MARKER, {}).get("round", 0)
         time.sleep(derive_seed("late", number, place(context)) % 40 / 1000)
@@ -232,8 +233,10 @@ def test_bits_are_the_same_whoever_answers_first() -> None:
             result = strategy.start(grid, numpy_app.initial_arrays(), num_rounds=4)
         return result.arrays, [record.chosen for record in strategy.history]
 
-    alone, two, three = (weights(workers) for workers in (1, 2, 3))
-    assert alone == two == three
+    alone = weights(1)
+    for workers, at_once in ((2, 1e9), (3, 0.0)):
+        monkeypatch.setattr(workers_module, "_AT_ONCE", at_once)
+        assert weights(workers) == alone
 
 
 def test_an_app_that_raises_is_an_error_reply() -> None:
@@ -311,6 +314,27 @@ def test_of_many_quick_clients_only_the_one_that_hangs_has_not_answered() -> Non
         assert list(replies) == [client for client in range(100) if client != 70]
         states = [reply["told"]["states"] for reply in ask(grid, *range(100)).values()]
         assert states == [1 if client == 70 else 2 for client in range(100)]
+
+
+@pytest.mark.parametrize(("at_once", "played"), [(1e9, [5, 5]), (0.0, [1, 9])])
+def test_quick_clients_are_handed_out_in_equal_shares_and_behind_a_slow_one_nobody_waits(
+    at_once: float, played: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others, done = os.pipe()
+
+    def play(message: Message, context: Context) -> RecordDict:
+        if place(context):
+            os.write(done, b".")
+        elif not at_once:
+            for _ in range(9):  # it takes as long as all others together
+                os.read(others, 1)
+        return RecordDict({"told": ConfigRecord({"process": os.getpid()})})
+
+    monkeypatch.setattr(workers_module, "_AT_ONCE", at_once)
+    with InProcessGrid(app_of(play), 10, workers=2) as grid:
+        for _ in range(2):  # in the first, nothing is known of them
+            told = ask(grid, *range(10), timeout=60.0).values()
+    assert sorted(Counter(each["told"]["process"] for each in told).values()) == played
 
 
 def test_a_time_limit_is_each_clients_own_and_not_that_of_several() -> None:
