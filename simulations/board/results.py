@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from pncs_flower.files import write_whole
+from pncs_flower.strategies import SelectionStrategy
 from pncs_flower.strategies.combinations import parse_combination
 
 from ..config import Config, default_run_config
@@ -18,13 +19,16 @@ from ..run.strategy import build_strategy
 from ..sweep.cell import CELLS, Run
 from ..sweep.progress import Reached, Spent, Vector, known, to_reach
 from ..sweep.results import SWEEP, SweepResults, read_results
-from ..sweep.statistics import sortable
+from ..sweep.statistics import mean_interval, sortable
 from ..validation import Text, near_folder, read_description
 from .file import Board, See
 from .ranks import Ranking, rank
 
 BOARD = "board.json"
 """Name of the file that says what the board is."""
+
+UNIFORM = "uniform"
+"""The line that others are held beside, where it is there."""
 
 _NEAR = 0.9  # of the ceiling's score at the end: the target of rounds, time and bytes
 
@@ -48,6 +52,24 @@ class Description:
     rounds: tuple[int, ...] = ()
     see: tuple[See, ...] = ()
     command: str = ""
+
+
+class Queue(NamedTuple):
+    """How many clients rest after their turn, of how many, and how many are selected."""
+
+    length: int
+    selected: int
+    clients: int
+
+    @property
+    def rounds(self) -> int:
+        """For how many rounds a client rests."""
+        return self.length // self.selected
+
+    @property
+    def is_rotation(self) -> bool:
+        """Whether so many rest that nothing is left to choose: each has its turn."""
+        return self.length > 0 and self.clients <= self.length + self.selected
 
 
 @dataclass(frozen=True)
@@ -94,10 +116,24 @@ class Standings:
             if all(len(run.scores) >= number for run in runs)
         }
 
+    def half(self, line: str) -> float:
+        """Return half of the 95% interval of the score at the end; NaN with one seed."""
+        return float(mean_interval(np.array([run.converged for run in self.runs[line]]))[1])
+
+    def above_uniform(self, line: str) -> bool | None:
+        """Tell whether a line ends above uniform selection; None where there is no such line."""
+        if UNIFORM not in self.ends or line == UNIFORM or line not in self.ends:
+            return None
+        return self.ends[line] > self.ends[UNIFORM]
+
     @cached_property
     def best(self) -> str:
         """The competing line with the highest score at the end."""
         return max(self.competing, key=lambda line: sortable(self.ends[line]))
+
+    def place(self, line: str) -> int:
+        """Return at which place a line ends, 1 for the highest; equals share it."""
+        return 1 + sum(self.ends[other] > self.ends[line] for other in self.competing)
 
     def behind(self, line: str) -> float | None:
         """Return by how much a line ends below the ceiling; None where there is none."""
@@ -119,8 +155,18 @@ class Standings:
         return sum(float(_trainings(run)[: len(run.trained)][-1]) for run in self.runs[line]) / rows
 
     def only_the_chosen_train(self, line: str) -> bool:
-        """Tell whether a line has nobody train but those who send."""
-        return not asks_for_training(self.runs[line][0])
+        """Tell whether nobody trained here but those who sent, though others may be asked to."""
+        runs = self.runs[line]
+        return not asks_for_training(runs[0]) or all(
+            {*row["asked"]} <= {*row["chosen"]} for run in runs for row in run.trained
+        )
+
+    def queue(self, line: str) -> Queue:
+        """Return who rests with a line."""
+        run = self.runs[line][0]
+        strategy, clients = strategy_of(run), int(run.cell["clients"])
+        selected = strategy.rule.num_selected
+        return Queue(strategy.options.clients_in_queue(selected), selected, clients)
 
 
 @dataclass(frozen=True)
@@ -144,6 +190,24 @@ class BoardResults:
             if own := {line: after[line] for line in each.competing if line in after}:
                 scores[each.name] = own
         return rank(scores)
+
+    @cached_property
+    def only_the_chosen_train(self) -> list[str]:
+        """The competing lines with which nobody trains but those who send, in all settings."""
+        there = {line: [s for s in self.settings.values() if line in s.runs] for line in self.lines}
+        return [
+            line
+            for line, own in there.items()
+            if all(each.only_the_chosen_train(line) for each in own)
+        ]
+
+    @property
+    def ranking_of_senders(self) -> Ranking:
+        """The ranks at the end among the lines with which only those who send train."""
+        own = self.only_the_chosen_train
+        return rank(
+            {s.name: {r: s.ends[r] for r in own if r in s.ends} for s in self.settings.values()}
+        )
 
     @property
     def lines(self) -> list[str]:
@@ -200,13 +264,23 @@ def _trainings(run: Run) -> Vector:
     return np.cumsum([float(len(own | {*row["chosen"]})) for own, row in pairs])
 
 
-def asks_for_training(run: Run) -> bool:
-    """Tell whether clients are asked for a summary of their update, or of their gradient."""
+def strategy_of(run: Run) -> SelectionStrategy:
+    """Return the strategy that a run was made with."""
     here = default_run_config()
     own: dict[str, Any] = {key: run.cell["settings"].get(key, here[key]) for key in here}
-    strategy = build_strategy(Config.from_run_config(own))
+    return build_strategy(Config.from_run_config(own))
+
+
+def asked_for(run: Run) -> str | None:
+    """Return what clients are asked for before the choice: a kind of summary; None for nothing."""
+    strategy = strategy_of(run)
     request = parse_combination(strategy.options.combine).request(strategy.rule.request)
-    return request is not None and request.kind != "loss"
+    return request and request.kind
+
+
+def asks_for_training(run: Run) -> bool:
+    """Tell whether clients are asked for a summary of their update, or of their gradient."""
+    return asked_for(run) not in (None, "loss")
 
 
 TRAININGS = Spent("trainings", _trainings)

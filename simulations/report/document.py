@@ -111,6 +111,8 @@ def _block(part: Part) -> str:
         return f"![{part.words}]({part.file})"
     lines = [part.headings, ["---"] * len(part.headings), *part.rows]
     table = "\n".join(f"| {' | '.join(c.replace('|', '/') for c in line)} |" for line in lines)
+    if not part.caption:
+        return table  # the heading above says what it is
     return f"{_filled(f'**{part.title}.** {part.caption}')}\n\n{table}"
 
 

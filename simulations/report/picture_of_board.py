@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
-from ..board.results import BoardResults
+from ..board.results import BoardResults, Standings
 
 _LABEL, _CELL, _ROW, _RANK = 236, 78, 30, 66  # pixels: width of names, cells, their height, ranks
 _HEAD = 66
 _LETTERS = 11  # of a setting's name in a line
 _WORST = 0.2  # a score so far below all clients has the palest colour
 _BEST_COLOUR, _WORST_COLOUR = (8, 81, 116), (250, 243, 232)
+_STAR = "*"  # where only those who send train, with a rule with which it is not so everywhere
 _STYLE = "<style>text{fill:#24292f}</style>"
 
 
@@ -22,15 +23,17 @@ class Picture(NamedTuple):
     on_page: Markup
     file: str
     words: str
+    caption: str  # how to read it
 
 
 def draw_board(results: BoardResults) -> Picture:
-    """Draw a row for each rule and a column for each setting, the best rules first."""
+    """Draw a row for each rule and a column for each setting; in a group the best rules first."""
     lines, settings = results.lines, [*results.settings.values()]
+    alone = results.only_the_chosen_train
     blocks = {
-        "Only those who send train": [line for line in lines if _only_chosen(results, line)],
+        "Only those who send train": alone,
         "Others train too, before it is chosen who sends": [
-            line for line in lines if not _only_chosen(results, line)
+            line for line in lines if line not in alone
         ],
     }
     means = results.ranking.means if results.ranking.settings else {}
@@ -50,7 +53,10 @@ def draw_board(results: BoardResults) -> Picture:
             for place, setting in enumerate(settings):
                 if line in setting.ends:
                     best = line == setting.best
-                    parts += _cell(_LABEL + _CELL * place, y, *_shown(results, place, line), best)
+                    text, behind = _shown(setting, line)
+                    if line not in alone and setting.only_the_chosen_train(line):
+                        text += _STAR
+                    parts += _cell(_LABEL + _CELL * place, y, text, behind, best)
             if line in means:
                 middle = "text-anchor:middle;font-weight:600"
                 parts.append(_text(width - _RANK / 2, y + 20, f"{means[line]:.1f}", middle))
@@ -62,24 +68,52 @@ def draw_board(results: BoardResults) -> Picture:
         f'viewBox="0 0 {width} {y:.0f}" font-family="system-ui, sans-serif" font-size="14">'
     )
     body = "\n".join(parts)
-    behind = f'<rect width="{width}" height="{y:.0f}" fill="#fff"/>'
+    ground = f'<rect width="{width}" height="{y:.0f}" fill="#fff"/>'
     return Picture(
-        Markup(f"{root}\n{body}\n</svg>"), f"{root}\n{_STYLE}{behind}\n{body}\n</svg>\n", words
+        Markup(f"{root}\n{body}\n</svg>"),
+        f"{root}\n{_STYLE}{ground}\n{body}\n</svg>\n",
+        words,
+        _caption(results),
     )
 
 
-def _only_chosen(results: BoardResults, line: str) -> bool:
-    there = (each for each in results.settings.values() if line in each.runs)
-    return next(there).only_the_chosen_train(line)
+def _caption(results: BoardResults) -> str:
+    all_there = all(each.ceiling for each in results.settings.values())
+    shown = (
+        "Points of accuracy at the end beside the reference, where all clients that are there "
+        "train and send in every round: 0.0 is as good as if nobody were left out."
+        if all_there
+        else "Points of accuracy at the end; where all clients were tried too, beside them."
+    )
+    star = (
+        f"{_STAR}: in this setting only those who send train, since no more are asked than chosen. "
+        if _has_stars(results)
+        else ""
+    )
+    return (
+        f"{shown} The darker the nearer; from {100 * _WORST:.0f} points below, the colour stays "
+        f"the same. Framed: the best rule of a setting. {star}The mean rank is over the settings, "
+        "1 for the best; it orders the rules of each of the two groups."
+    )
 
 
-def _shown(results: BoardResults, place: int, line: str) -> tuple[str, float]:
+def _has_stars(results: BoardResults) -> bool:
+    alone = results.only_the_chosen_train
+    return any(
+        setting.only_the_chosen_train(line)
+        for setting in results.settings.values()
+        for line in setting.competing
+        if line not in alone
+    )
+
+
+def _shown(setting: Standings, line: str) -> tuple[str, float]:
     """Return what a cell says, and how far the line is below all clients, or else the best."""
-    setting = [*results.settings.values()][place]
     behind = setting.behind(line)
     if behind is None:
         return f"{100 * setting.ends[line]:.1f}", setting.ends[setting.best] - setting.ends[line]
-    return f"{-100 * behind:+.1f}".replace("-", "\N{MINUS SIGN}"), behind
+    points = round(-100 * behind, 1)
+    return f"{points:+.1f}".replace("-", "\N{MINUS SIGN}") if points else "0.0", behind
 
 
 def _cell(x: float, y: float, text: str, behind: float, is_best: bool) -> Sequence[str]:

@@ -10,6 +10,7 @@ class Unit(NamedTuple):
     size: float
 
 
+ONES = (Unit("", 1),)
 SECONDS = (Unit("s", 1), Unit("min", 60), Unit("h", 3600), Unit("days", 86400))
 BYTES = (Unit("bytes", 1), Unit("kB", 1e3), Unit("MB", 1e6), Unit("GB", 1e9), Unit("TB", 1e12))
 
@@ -23,3 +24,9 @@ def in_unit(value: float, unit: Unit) -> str:
     """Return a value in a unit, in three digits or all of those before the point."""
     scaled = value / unit.size
     return f"{scaled:,.0f}" if scaled >= 100 else f"{scaled:.3g}"
+
+
+def readable(value: float, units: tuple[Unit, ...]) -> str:
+    """Return a value with the unit in which it reads best."""
+    unit = unit_for(value, units)
+    return f"{in_unit(value, unit)} {unit.name}".rstrip()

@@ -33,7 +33,8 @@ def what_was_compared(results: SweepResults, data: str) -> str:
     if competing:
         own = [run.cell["settings"] for run in results.runs if run.cell["line"] in competing]
         selected = _either(each["num-selected"] for each in own)
-        begin = f"{counted(len(competing), 'way')} to choose {selected} of {clients}"
+        entries = counted(len(competing), "entry", "entries")
+        begin = f"{entries} with {selected} of {clients} chosen"
     else:
         begin = f"All of {clients}"
     rounds = _either(len(run.rounds) for run in results.runs)

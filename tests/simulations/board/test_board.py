@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pncs_flower.simulations.board.file import read_board, sweeps_of
+from pncs_flower.simulations.board.results import Queue
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.cli.board import file_of
 
@@ -54,7 +55,10 @@ num-rounds = 2
 [report]
 reference = "pncs"
 rounds = [2, 3]
-claims = [{text = "PNCS is the best", kind = "best", against = ["uniform"]}]
+claims = [
+    {text = "PNCS is the best", kind = "best", against = ["uniform"]},
+    {text = "PNCS is ahead", kind = "ahead", against = ["uniform"], from = 2},
+]
 
 [[see]]
 page = "results.md"
@@ -178,20 +182,41 @@ def test_the_page_and_its_twin_say_the_same(folder: Path) -> None:
             assert float(row["train in a round"]) == training[row["rule"]]
     few = {r["rule"]: float(r["at the end"]) for r in rows if r["setting"] == "few"}
     best = max((rule for rule in few if rule != "all"), key=few.__getitem__)
-    assert f"**5 hospitals: {best}** ends highest, at {few[best]:.3f}" in " ".join(twin.split())
+    beside = f"| 5 hospitals | {few['all']:.3f} | {few['uniform']:.3f} | "
+    assert f"{beside}**{best}**: {few[best]:.3f}" in twin
     for text in ("Nemenyi", "“PNCS is the best”", "They come and go.", "For a test."):
         assert text in html
         assert text in twin
     assert "A small &lt;board&gt;" in html
     claim = " ".join(twin.split()).partition("“PNCS is the best”: ")[2]
     assert re.match(r".*in \d of 2 settings.*\. With pncs, rested: .*in \d of 2 settings", claim)
+    claim = claim.partition("“PNCS is ahead”: ")[2]
+    assert re.match(r".* Seen is what holds in every round from round 2 on\.", claim)
     assert "**What 2 seeds cannot tell:**" in twin
+    assert "4 entries (3 rules, and 1 with another setting) in 2 settings, 20 runs." in twin
     assert "[more | of it](results.md)" in " ".join(twin.split())
     assert "![Mean ranks" in twin
     assert "![Mean ranks" not in html
     svg = (folder / "leaderboard.svg").read_text()
     assert svg.count("<rect") == 1 + 4 * 2  # the background, four rules in two settings
+    # Half of 5 clients are the 2 who send, of 10 more than these.
+    assert len(re.findall(r"\d\*<", svg)) == 1
+    (half,) = (line for line in twin.splitlines() if line.startswith("| half | Select"))
+    assert half.endswith(
+        "| `SketchedMean(candidates=2)` | - | others too; in 1 of 2 settings who sends |"
+    )
+    assert "| `PNCS` | a queue of 4 clients: a rest of 2 rounds | others too |" in twin
+    assert (
+        "| `PNCS(rest_rounds=1)` | a queue of 2 clients: a rest of 1 round | others too |" in twin
+    )
     assert not re.search(r"\bnan\b|\binf\b", html + twin + svg)
+
+
+def test_a_queue_that_leaves_as_many_as_are_selected_is_a_rotation() -> None:
+    assert Queue(length=8, selected=2, clients=10).is_rotation
+    assert not Queue(length=4, selected=2, clients=10).is_rotation
+    assert not Queue(length=0, selected=5, clients=5).is_rotation
+    assert [Queue(4, selected, 100).rounds for selected in (2, 4, 10)] == [2, 1, 0]
 
 
 def test_a_board_is_reported_again_and_takes_no_data_for_all_of_it(folder: Path) -> None:

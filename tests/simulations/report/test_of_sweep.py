@@ -178,7 +178,7 @@ def test_the_page_begins_with_what_was_compared_and_how_to_run_it_again(path: Pa
     text = path.read_text(encoding="utf-8")
     assert "A &lt;sweep&gt;" in text
     assert (
-        "3 ways to choose 2 of 10 clients in each of 9 rounds, and all clients at once for "
+        "3 entries with 2 of 10 clients chosen in each of 9 rounds, and all clients at once for "
         "comparison, on digits, with 1 or 2 label shards for each client, on simulated devices "
         "(phones): 10 seeds, 60 runs." in text
     )
