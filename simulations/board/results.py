@@ -275,7 +275,7 @@ def asked_for(run: Run) -> str | None:
     """Return what clients are asked for before the choice: a kind of summary; None for nothing."""
     strategy = strategy_of(run)
     request = parse_combination(strategy.options.combine).request(strategy.rule.request)
-    return request and request.kind
+    return None if request is None else request.kind
 
 
 def asks_for_training(run: Run) -> bool:

@@ -42,7 +42,7 @@ def advice(results: BoardResults) -> Section:
         "Which rule?",
         [
             Items(texts),
-            Sheet("which-table", "Setting by setting", caption, headings, rows),
+            Sheet("which-table", "Setting by setting", caption, headings, rows, "sortable words"),
             Words("What each does and asks for: [Which rule?](which-rule.md)"),
         ],
     )

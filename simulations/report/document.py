@@ -46,6 +46,7 @@ class Sheet(NamedTuple):
     caption: str
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
+    look: str = "sortable"  # classes of HTML: with "words" too, long cells are broken
     kind: str = "sheet"
 
 

@@ -50,7 +50,7 @@ def rules(results: BoardResults) -> Section:
         " How many rounds a queue is depends on how many are selected."
     )
     headings = ["rule", "what it does", "class", "who rests", "who trains"]
-    table = Sheet("rules-table", "Rules", caption, headings, rows)
+    table = Sheet("rules-table", "Rules", caption, headings, rows, "sortable words")
     return Section("rules", "The rules", "The rules", [table])
 
 
@@ -79,12 +79,12 @@ def _call(run: Run) -> str:
 def _rest(there: list[Standings], line: str) -> str:
     """Return for how long a client rests after its turn, where that is so."""
     queues = [each.queue(line) for each in there]
-    lengths = dict.fromkeys(queue.length for queue in queues)
-    if not any(lengths):
+    first, *others = {queue.length for queue in queues}
+    if not others and not first:
         return "-"
     rests = sorted({queue.rounds for queue in queues}, reverse=True)
     rounds = f"a rest of {_either(rests)} {'round' if rests == [1] else 'rounds'}"
-    return f"a queue of {counted(*lengths, 'client')}: {rounds}" if len(lengths) == 1 else rounds
+    return f"a queue of {counted(first, 'client')}: {rounds}" if not others else rounds
 
 
 def _who_trains(there: list[Standings], line: str) -> str:
