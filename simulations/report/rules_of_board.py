@@ -84,7 +84,10 @@ def _rest(there: list[Standings], line: str) -> str:
         return "-"
     rests = sorted({queue.rounds for queue in queues}, reverse=True)
     rounds = f"a rest of {_either(rests)} {'round' if rests == [1] else 'rounds'}"
-    return f"a queue of {counted(first, 'client')}: {rounds}" if not others else rounds
+    words = f"a queue of {counted(first, 'client')}: {rounds}" if not others else rounds
+    if turning := sum(queue.is_rotation for queue in queues):
+        words += f"; in {turning} of {counted(len(queues), 'setting')} nothing is left to choose"
+    return words
 
 
 def _who_trains(there: list[Standings], line: str) -> str:

@@ -35,8 +35,8 @@ def how_to_read() -> Section:
         "there. Never (1 of 3): one of three did, so that the median did not.",
         "**Who takes part:** how many clients train in a round; how many were never chosen, the "
         "mean over seeds; how unequal the turns are, by Gini's coefficient (0: all alike); and the "
-        "mean accuracy, each by its own labels, of the worst-served tenth of clients (of 10 "
-        "clients: one).",
+        "mean accuracy after the last round, each by its own labels, of the worst-served tenth of "
+        "clients (of 10 clients: one).",
     ]
     title = "How to read these tables"
     return Section("read", title, title, [Items(texts)])
