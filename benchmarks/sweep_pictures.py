@@ -147,10 +147,13 @@ def main() -> None:
         else:
             each.add_argument("--target", required=True, help="an accuracy, such as 0.7")
     options = parser.parse_args()
-    if options.kind == "lines":
-        draw_lines(options.folder, options.plot, options.rules, options.picture)
-    else:
-        draw_reached(options.folder, options.target, options.picture)
+    try:
+        if options.kind == "lines":
+            draw_lines(options.folder, options.plot, options.rules, options.picture)
+        else:
+            draw_reached(options.folder, options.target, options.picture)
+    except OSError as error:
+        raise SystemExit(f"{options.picture} cannot be written: {error.strerror}") from None
 
 
 if __name__ == "__main__":

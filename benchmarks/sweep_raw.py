@@ -53,8 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rounds = max(len(run.scores) for _, run in runs)
     headings = "sweep,plot,rule,seed,lr,bytes sent,bytes received,simulated seconds,"
     headings += ",".join(f"round {n}" for n in range(1, rounds + 1))
-    given.file.parent.mkdir(parents=True, exist_ok=True)
-    write_csv(given.file, headings, [row(name, run, rounds) for name, run in runs])
+    rows = [row(name, run, rounds) for name, run in runs]
+    try:
+        given.file.parent.mkdir(parents=True, exist_ok=True)
+        write_csv(given.file, headings, rows)
+    except OSError as error:
+        raise SystemExit(f"{given.file} cannot be written: {error.strerror}") from None
 
 
 if __name__ == "__main__":

@@ -313,6 +313,8 @@ def test_pictures_of_a_sweep(tmp_path: Path, run_here: Callable[..., list[str]])
     assert picture.stat().st_size > 10_000
     with pytest.raises(SystemExit, match="has no runs of oort"):
         run_here(*lines, "oort")
+    with pytest.raises(SystemExit, match=r"absent/a\.png cannot be written: No such"):
+        run_here(*lines[:4], str(tmp_path / "absent" / "a.png"), "--rules", "all")
     with pytest.raises(SystemExit, match=r"has no target 0\.8"):
         run_here(script, "reached", str(tmp_path), "--target", "0.8", "--picture", str(picture))
     with pytest.raises(SystemExit, match=r"has no reached\.csv"):
@@ -363,6 +365,8 @@ def test_tables_of_a_sweep(tmp_path: Path, run_here: Callable[..., list[str]]) -
         run_here("sweep_tables.py", "absent")
     raw = tmp_path / "raw" / "all.csv"
     run_here("sweep_raw.py", str(tmp_path), str(raw))
+    with pytest.raises(SystemExit, match="cannot be written: Is a directory"):
+        run_here("sweep_raw.py", str(tmp_path), str(raw.parent))
     with raw.open(newline="") as file:
         lines = list(csv.DictReader(file))
     assert len(lines) == len(cells)
