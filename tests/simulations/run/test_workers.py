@@ -380,8 +380,8 @@ def test_a_worker_that_is_killed_while_it_has_nothing_to_do_is_told_too() -> Non
         ask(grid, 0, 1)
         for worker in set(psutil.Process().children(recursive=True)) - before:
             worker.kill()
-        time.sleep(0.2)
-        with pytest.raises(DeadWorkerError, match=r"SIGKILL.* it played client 0"):
+        # Which of the two is named is which is found to be gone first.
+        with pytest.raises(DeadWorkerError, match=r"SIGKILL.* it played client [01]"):
             ask(grid, 0, 1)
 
 
