@@ -1,8 +1,8 @@
 r"""Seconds of a sweep's cells, beside the same runs through `flwr run` on Ray.
 
 Five rules of a sweep: first with several seeds by the sweep's own runner, its start included, one
-after the other in this process or on Ray; then each rule, with the first seed, by `pncs run`, which
-starts `flwr run`. Both give the same accuracies in every round, which is checked.
+after the other in this process or many at once; then each rule, with the first seed, by `pncs run`,
+which starts `flwr run`. Both give the same accuracies in every round, which is checked.
 
 Examples
 --------

@@ -60,7 +60,7 @@ def carry_out_board(
     describe(board, folder, command)
     # A board of the package is there wherever the package is.
     content = "" if file.parent == _FOLDER else file.read_text(encoding="utf-8-sig")
-    strategies = {str(c.settings["strategy"]) for s in wanted.values() for c in s.cells()}
+    strategies = set().union(*(sweep.strategies for sweep in wanted.values()))
     failed = False
     with pool(workers, strategies) as shared:
         for key, sweep in wanted.items():

@@ -157,6 +157,6 @@ def _players(config: Config, clients: int, wanted: int | None) -> int:
     if wanted not in (None, 1):
         raise ValueError(
             f"workers = {wanted}, but clients compute on a GPU, where a comparison has one "
-            "process: leave it out, or write a sweep (docs/sweeps.md), whose runs are in Ray"
+            "process: leave it out, or write a sweep (docs/sweeps.md): a process for each run"
         )
     return 1

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,11 +35,13 @@ def carry_out(
             f"Note: {key} is left out where the rule has none: {', '.join(rules)}", soft_wrap=True
         )
     with progress_bar("starting"):  # torch takes seconds, and a wrong file is told before
+        from ..sweep.pool import pool
         from ..sweep.run import FAILED, run_sweep
 
     start = last = time.perf_counter()
-    # Where processes are forked meanwhile there must be no thread, as that of a bar, beside.
-    with progress("runs", thread=players == 1) as (bar, task):
+    # Where processes are forked there must be no thread, as that of a bar, beside.
+    own = pool(workers, wanted.strategies) if shared is None else nullcontext(shared)
+    with own as run_jobs, progress("runs", thread=players == 1) as (bar, task):
         runs = ("run", "runs")
         rates = ("run for the learning rates", "runs for the learning rates")
         parts = iter((rates, runs) if wanted.tune else (runs,))
@@ -79,7 +81,7 @@ def carry_out(
             players=players,
             command=command,
             file=file,
-            shared=shared,
+            shared=run_jobs,
         )
     for name, reason in failures.items():
         err.print(f"failed: {name}: {reason}", soft_wrap=True)

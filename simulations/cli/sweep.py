@@ -35,7 +35,7 @@ _WORKERS = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="Runs at once, in Ray; 0: one after the other in this process. "
+        help="Runs at once, each in a process; 0: one after the other in this one. "
         "[dim]\\[default: the CPUs, of the cluster if RAY_ADDRESS names one][/dim]",
     ),
 ]
@@ -264,12 +264,13 @@ def _run_table1(
     study = Study.of_the_paper(dict(changes), quick)
     study = replace(study, seeds=seeds or study.seeds)
     out.print("Table 1: which feature tells a good pair of clients")
-    with progress("pairs") as (bar, task):
+    # Processes are forked meanwhile, so that there must be no thread.
+    with progress("pairs", thread=False) as (bar, task):
         observed = run_study(
             study,
             folder / "observations",
             workers,
-            lambda done, total: bar.update(task, completed=done, total=total),
+            lambda done, total: bar.update(task, completed=done, total=total, refresh=True),
         )
         rows = analyse(observed)
         page = write_table1(folder, study, rows)

@@ -12,7 +12,8 @@ from pncs_flower.files import held
 
 from ..config import Config, Scalar, default_run_config
 from ..sweep.cell import digest
-from ..sweep.pool import Failure, Moved, pool
+from ..sweep.failure import Failure
+from ..sweep.pool import Moved, pool
 from ..sweep.sweep import refuse_axes
 from ..task import inputs_fingerprint
 from .features import FEATURES

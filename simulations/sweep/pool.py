@@ -1,13 +1,14 @@
-"""Where jobs are done: here one by one, or in Ray many at once; one that fails, fails alone."""
+"""Where jobs are done: one by one, or many at once, here or in Ray; one that fails, fails alone."""
 
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
-from traceback import format_exception
-from typing import Any, NamedTuple
+from typing import Any
 
 from pncs_flower.plain_text import without_colours
 
@@ -16,7 +17,9 @@ from ..machine.limits import usable_cpus
 from ..machine.surroundings import cluster_address, short_folder
 from ..run.cluster import Parcel, alive, joined, machines, prepare, session
 from ..timeouts import LOOK_AT_NODES_AGAIN, NODE_ENDS
+from .failure import Failure
 
+_FORKS = sys.platform == "linux"  # with PyTorch in memory
 _MOST_NODES = 3  # on which a job is tried, if they die
 
 Moved = Callable[[Config], Config]
@@ -27,22 +30,23 @@ RunJobs = Callable[[Do, Mapping[Path, Any], Collection[Config]], Iterator[tuple[
 """What to do, the job for each path, and the settings of the jobs."""
 
 
-class Failure(NamedTuple):
-    """Why a job failed, and where."""
-
-    error: Exception
-    traceback: str
-
-
 @contextmanager
 def pool(workers: int | None, strategies: Iterable[str] = ()) -> Iterator[RunJobs]:
     """Offer a function that does jobs, and yields results or `Failure` as they come."""
-    # With 0 workers in this process, else in Ray, which is started for the first of the jobs;
-    # None: as many as there are CPUs. ``strategies`` are those of all jobs to come.
+    # With 0 workers in this process, else in so many others, by None as many as there are CPUs: on
+    # the cluster that there is, or forked at once, so that there should be no threads yet. Where
+    # that cannot be done Ray starts them, for the first of the jobs. ``strategies`` are those of
+    # all jobs to come.
     if workers == 0:
         yield _do_here
         return
     address = cluster_address()  # one that does not answer is told at once
+    if address is None and _FORKS:
+        from .processes import Processes  # which only Linux can import
+
+        with Processes(workers or usable_cpus()) as processes:
+            yield lambda do, jobs, configs: processes.do(partial(_do, do, parcel=None), jobs)
+        return
     with ExitStack() as stack:
         started = False
 
@@ -72,7 +76,7 @@ def _do_here(
         try:
             outcome = _do(do, job, None)
         except Exception as error:
-            outcome = Failure(error, "".join(format_exception(error)))
+            outcome = Failure.of(error)
         yield path, outcome
 
 

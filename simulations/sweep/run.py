@@ -27,7 +27,8 @@ from ..scores import score_name
 from ..task import inputs_fingerprint, load_inputs
 from ..validation import in_plain_words
 from .cell import CELLS, Cell, Run, read_cell, write_cell
-from .pool import Failure, Moved, RunJobs, pool
+from .failure import Failure
+from .pool import Moved, RunJobs, pool
 from .results import SWEEP, Tuned
 from .sweep import Sweep, short
 
@@ -71,9 +72,8 @@ def run_sweep(
         raise ValueError(f"{folder} holds a single run, not a sweep: give another --output")
     folder.mkdir(parents=True, exist_ok=True)
     elsewhere = workers != 0 and cluster_address() is not None
-    strategies = {str(cell.settings["strategy"]) for cell in sweep.cells()}
     # What cells write meanwhile is removed at the end, also of those whose process was killed.
-    own = pool(workers, strategies) if shared is None else nullcontext(shared)
+    own = pool(workers, sweep.strategies) if shared is None else nullcontext(shared)
     with held(folder), _scratch() as scratch, own as run_jobs:
         run_cell = partial(_run_cell, scratch=scratch)
         if workers == 0:

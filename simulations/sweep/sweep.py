@@ -213,6 +213,11 @@ class Sweep:
         """The line that every other is tested against, whether or not it comes to a result."""
         return self.report.reference or self._lines[0][0]
 
+    @property
+    def strategies(self) -> set[str]:
+        """The strategies of all runs."""
+        return {str(cell.settings["strategy"]) for cell in self.cells()}
+
     def cells(self) -> list[Cell]:
         """Return all runs, seed by seed, so that what is there first is comparable."""
         defaults, cells = default_run_config(), []

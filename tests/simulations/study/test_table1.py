@@ -31,7 +31,8 @@ from pncs_flower.simulations.study.observe import (
     write_observations,
 )
 from pncs_flower.simulations.study.study import Study, run_study
-from pncs_flower.simulations.sweep.pool import pool
+from pncs_flower.simulations.sweep import pool as pool_module
+from pncs_flower.simulations.sweep.pool import Moved
 from pncs_flower.simulations.task import initial_model, load_inputs
 
 
@@ -141,8 +142,11 @@ def test_a_file_of_other_features_is_named(tmp_path: Path) -> None:
         read_observations(path)
 
 
-@pytest.mark.ray
-def test_a_study_observes_the_same_in_ray(tmp_path: Path) -> None:
+@pytest.mark.parametrize("forks", [True, pytest.param(False, marks=pytest.mark.ray)])
+def test_a_study_observes_the_same_in_other_processes(
+    forks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "_FORKS", forks)  # else it is Ray that starts them
     study = Study({"model": "linear", "num-rounds": 1, "lr": 0.5}, shards=(1, 2), seeds=2)
     done: list[tuple[int, int]] = []
     here = run_study(study, tmp_path / "here", 0, lambda *_: None)
@@ -153,13 +157,15 @@ def test_a_study_observes_the_same_in_ray(tmp_path: Path) -> None:
         assert values.shape == (2, 2, 1, 45)
 
 
-@pytest.mark.ray
-@pytest.mark.minutes
+def sleep(seconds: float, moved: Moved) -> None:
+    time.sleep(seconds)
+
+
 def test_a_study_that_is_stopped_does_not_wait_for_what_is_left() -> None:
     started = time.monotonic()
     seconds = {Path(str(number)): 100 * number for number in range(4)}
-    with suppress(SystemExit), pool(2) as run_jobs:
-        for path, _ in run_jobs(lambda job, moved: time.sleep(job), seconds, ()):
+    with suppress(SystemExit), pool_module.pool(2) as run_jobs:
+        for path, _ in run_jobs(sleep, seconds, ()):
             assert path == Path("0")
             raise SystemExit(130)
     assert time.monotonic() - started < 60

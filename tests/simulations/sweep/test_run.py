@@ -301,9 +301,9 @@ def test_a_browser_has_nothing_to_complain_of(finished: Path, tmp_path: Path) ->
     assert browser_messages(finished / "report.html", tmp_path) == ""
 
 
-@pytest.mark.ray
-@pytest.mark.minutes
-def test_a_killed_sweep_goes_on_in_ray_and_ends_the_same(finished: Path, tmp_path: Path) -> None:
+def test_a_killed_sweep_goes_on_in_other_processes_and_ends_the_same(
+    finished: Path, tmp_path: Path
+) -> None:
     code = (
         "from tests_sweep import SWEEP, run; from pathlib import Path; import sys; "
         "run(SWEEP, Path(sys.argv[1]))"
@@ -356,7 +356,6 @@ def test_a_figure_is_reproduced_by_one_command(tmp_path: Path) -> None:
     assert (sweep["model"], sweep["settings"]["dataset"]) == ("scratch", "digits")
 
 
-@pytest.mark.ray
 @pytest.mark.minutes
 @pytest.mark.timeout(1800)
 @NEEDS_CHROMIUM
