@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy import stats
+from scipy import optimize, special, stats
 from typer.testing import CliRunner
 
 from pncs_flower import cosine
@@ -87,6 +87,21 @@ def test_soft_labels_give_back_the_weights_that_made_them() -> None:
     labels = 1 / (1 + np.exp(-(1.5 * x[0] - 0.5 * x[1])))
     model = fit_pair_model({"a": x[0], "b": x[1]}, labels, ("a", "b"))
     np.testing.assert_allclose(np.divide(model.weights, model.deviations), [1.5, -0.5], atol=0.02)
+
+
+def test_weights_are_settled_also_where_labels_hardly_differ() -> None:
+    x = np.random.default_rng(0).normal(size=(2, 20, 45))
+    labels = label_pairs(0.1 * (x[0] + x[1]), "softmax")
+    model = fit_pair_model({"a": x[0], "b": x[1]}, labels, ("a", "b"))
+    standard = (x.reshape(2, -1) - np.c_[model.means]) / np.c_[model.deviations]
+
+    def errors(intercept: float) -> np.ndarray:
+        return special.expit(intercept + model.weights @ standard) - labels.ravel()
+
+    intercept = optimize.brentq(lambda value: errors(value).sum(), -9, 9)
+    # The slope of the loss, with its penalty, which is 0 where the loss is least.
+    slope = standard @ errors(intercept) + model.weights
+    np.testing.assert_allclose(slope, 0, atol=1e-6)
 
 
 def test_each_pair_is_judged_by_the_model_that_it_would_make() -> None:
