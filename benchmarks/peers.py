@@ -42,7 +42,7 @@ from measure import machine
 
 from pncs_flower.simulations.machine.processes import adopt_orphans, guarded, stop_descendants
 from pncs_flower.simulations.machine.signals import exit_on_signals, ignoring_signals
-from pncs_flower.simulations.machine.surroundings import short_folder, without_proxy_here
+from pncs_flower.simulations.machine.surroundings import OF_RAY, short_folder, without_proxy_here
 
 HERE = Path(__file__).resolve().parent
 APP = HERE / "peers_app"
@@ -281,8 +281,7 @@ def surroundings(home: Path, task: Task) -> dict[str, str]:
         "RAY_TMPDIR": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        **OF_RAY,
         "TQDM_DISABLE": "1",  # bars that nobody sees
     }
 

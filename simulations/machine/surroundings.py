@@ -14,6 +14,15 @@ from ..timeouts import CLUSTER_ANSWERS
 LONGEST = 39
 """Bytes of a folder's path in which Ray can work: 68 more make its sockets', which may have 107."""
 
+OF_RAY = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # its report wants the network
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # its warning is about machines with GPUs
+    # What its processes call themselves is not to be written over their environment, by which a
+    # watchdog knows them.
+    "SPT_NOENV": "1",
+}
+"""Environment variables for whatever starts Ray."""
+
 _HOST_AND_PORT = re.compile(r"(?:ray://)?(?P<host>[^/:\s]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})")
 _HERE = ("127.0.0.1", "localhost", "::1")
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")

@@ -26,6 +26,7 @@ from pncs_flower.strategies.resume.settings import installed_version
 from ..config import APP_DIRECTORY, Agreeing, Config, Scalar
 from ..data.datasets import dataset_files, dataset_fingerprint
 from ..machine.signals import keeping_handlers
+from ..machine.surroundings import OF_RAY
 from ..models.frozen import frozen_folders
 from ..models.weights import weights_fingerprint
 from ..task import inputs_fingerprint
@@ -69,9 +70,8 @@ class Parcel:
 @contextmanager
 def session(address: str | None, **options: Any) -> Iterator[None]:
     """Have Ray until the end of the block: a cluster, or one of our own."""
-    # Ray's usage report wants the network; its warning on GPUs is about machines with some.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    for name, value in OF_RAY.items():
+        os.environ.setdefault(name, value)
     import ray
 
     try:

@@ -25,6 +25,7 @@ from ..config import APP_DIRECTORY, Config, format_toml
 from ..machine.processes import adopt_orphans, guarded, stop_descendants
 from ..machine.signals import ignoring_signals
 from ..machine.surroundings import (
+    OF_RAY,
     cluster_address,
     free_ports,
     short_folder,
@@ -119,8 +120,7 @@ def _prepare(home: Path, elsewhere: bool) -> Process:
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        **OF_RAY,
         "PYTHONUNBUFFERED": "1",
         # Their output goes to files in UTF-8, whatever this terminal can show.
         "PYTHONIOENCODING": "utf-8:backslashreplace",
