@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import read_rows
+from measure import picture, read_rows
 
 from pncs_flower.simulations.cli.console import parse_setting
 from pncs_flower.simulations.report.figures import (
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--lines", required=True, help="names, by commas; the first is dashed")
     parser.add_argument("--titles", required=True, help="of the panels, separated by commas")
-    parser.add_argument("--picture", type=Path, required=True, help="PNG")
+    parser.add_argument("--picture", type=picture(".png"), required=True, help="PNG")
     parser.add_argument(
         "--set", action="append", default=[], metavar="[LINE:]KEY=VALUE", help="only such runs"
     )
@@ -76,7 +76,13 @@ def main() -> None:
     if len(titles) != len(options.files):
         parser.error(f"there are {len(titles)} titles, but {len(options.files)} files")
     wanted = list(map(parse_setting, options.set))
-    panels = [curves(path, names, wanted) for path in options.files]
+    try:
+        panels = [curves(path, names, wanted) for path in options.files]
+    except OSError as error:
+        raise SystemExit(f"{error.filename} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        files = " or ".join(map(str, options.files))
+        raise SystemExit(f"{files} is no output of combinations.py") from None
 
     width = len(panels)
     figure = new_figure(4.8 * width, 4.2)

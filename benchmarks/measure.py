@@ -1,5 +1,6 @@
 """What the benchmarks share: the machine's name, times and memory, results in files."""
 
+import argparse
 import json
 import os
 import platform
@@ -69,3 +70,18 @@ def own_megabytes() -> float:
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Return the objects of JSON lines, without a last line that is still being written."""
     return [json.loads(row) for row in path.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+def picture(*suffixes: str) -> Callable[[str], Path]:
+    """Return what reads an option that is the path of a picture: its name says of which kind."""
+
+    def read(text: str) -> Path:
+        path = Path(text)
+        if path.suffix.lower() not in suffixes:
+            kinds = " or ".join(suffixes)
+            raise argparse.ArgumentTypeError(f"{text!r} must have a name that ends in {kinds}")
+        if not path.parent.is_dir():
+            raise argparse.ArgumentTypeError(f"{text!r}: there is no folder {path.parent}")
+        return path
+
+    return read

@@ -16,6 +16,7 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+from measure import picture
 
 from pncs_flower.sketches.kinds import parse_sketch
 from pncs_flower.strategies import SelectionRule
@@ -64,7 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--values", type=int, default=200, help="of a gradient")
     parser.add_argument("--rounds", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--output", type=Path, help="PNG or SVG of the curves")
+    parser.add_argument("--output", type=picture(".png", ".svg"), help="of the curves")
     options = parser.parse_args(arguments)
     if options.rounds < 2 * FIRST:
         parser.error(f"--rounds is {options.rounds}, but the exponent needs at least {2 * FIRST}")

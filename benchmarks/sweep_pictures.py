@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
+from measure import picture
 
 from pncs_flower.simulations.report.figures import (
     BLACK,
@@ -91,8 +92,8 @@ def draw_lines(folder: Path, plot: str, rules: Sequence[str], picture: Path) -> 
     save(figure, picture)
 
 
-def draw_reached(folder: Path, target: str, picture: Path) -> None:
-    rows = [row for row in read(folder, "reached.csv") if float(row["target"]) == float(target)]
+def draw_reached(folder: Path, target: float, picture: Path) -> None:
+    rows = [row for row in read(folder, "reached.csv") if float(row["target"]) == target]
     rules = list(dict.fromkeys(row["rule"] for row in rows))
     if not rules:
         raise SystemExit(f"{folder} has no target {target}: the sweep's [report] has its targets")
@@ -138,14 +139,16 @@ def main() -> None:
     for kind in ("lines", "reached"):
         each = kinds.add_parser(kind)
         each.add_argument("folder", type=Path, help="of a sweep, with rounds.csv")
-        each.add_argument("--picture", type=Path, required=True, help="PNG")
+        each.add_argument("--picture", type=picture(".png"), required=True, help="PNG")
         if kind == "lines":
             each.add_argument(
                 "--plot", default="", help="the end of its name, if there are several"
             )
             each.add_argument("--rules", nargs="+", required=True, help="the first is dashed")
         else:
-            each.add_argument("--target", required=True, help="an accuracy, such as 0.7")
+            each.add_argument(
+                "--target", type=float, required=True, help="an accuracy, such as 0.7"
+            )
     options = parser.parse_args()
     try:
         if options.kind == "lines":

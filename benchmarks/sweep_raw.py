@@ -6,24 +6,31 @@ received, the simulated seconds where devices were simulated, and the score afte
 Examples
 --------
 python benchmarks/sweep_raw.py runs/table2 docs/measured/table2.csv
-python benchmarks/sweep_raw.py runs/leaderboard docs/measured/leaderboard.csv
+python benchmarks/sweep_raw.py runs/leaderboard docs/measured/leaderboard-runs.csv
 """
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from pncs_flower.simulations.board.results import BOARD, read_board_results
+from pncs_flower.simulations.board.results import read_board_results
 from pncs_flower.simulations.report.page import write_csv
 from pncs_flower.simulations.sweep.cell import Run
-from pncs_flower.simulations.sweep.results import SweepResults, read_results
+from pncs_flower.simulations.sweep.results import BOARD, SWEEP, SweepResults, read_results
+from pncs_flower.simulations.validation import check_folder, near_folder
 
 
 def sweeps_in(folder: Path) -> dict[str, SweepResults]:
     """Return the sweep in a folder, or each setting's of a board by its name."""
-    if not (folder / BOARD).is_file():
+    check_folder(folder, SWEEP, BOARD, maker="pncs sweep")
+    if (folder / BOARD).is_file():
+        return {key: each.results for key, each in read_board_results(folder).settings.items()}
+    if (folder / SWEEP).is_file():
         return {folder.name: read_results(folder)}
-    return {key: each.results for key, each in read_board_results(folder).settings.items()}
+    raise FileNotFoundError(
+        f"{folder} has no {SWEEP} and no {BOARD}: give the folder of a sweep or of a board"
+        f"{near_folder(folder, SWEEP, BOARD)}"
+    )
 
 
 def row(sweep: str, run: Run, rounds: int) -> list[object]:

@@ -272,6 +272,10 @@ def test_curves(tmp_path: Path) -> None:
     command += [str(tmp_path / "curves.png")]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert "uniform that differ in lr (0.1, 0.3): choose" in refused.stderr
+    command[2] = str(tmp_path / "absent.jsonl")
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert refused.stderr == f"{command[2]} cannot be read: No such file or directory\n"
+    command[2] = str(tmp_path / "rows.jsonl")
     subprocess.run([*command, "--set", "uniform:lr=0.3"], timeout=120, check=True)
     assert (tmp_path / "curves.png").exists()
 
@@ -292,8 +296,10 @@ SCRIPTS = [
 ]
 
 
-def test_pictures_of_a_sweep(tmp_path: Path, run_here: Callable[..., list[str]]) -> None:
-    """Of each kind one; a line that the sweep lacks is an error."""
+def test_pictures_of_a_sweep(
+    tmp_path: Path, run_here: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of each kind one; a line that the sweep lacks is an error, and so is no name of a picture."""
     rounds, reached = ["panel,rule,seed,round,accuracy,bytes,bytes received"], []
     for seed in (0, 1):
         for rule in ("all", "pncs"):
@@ -313,8 +319,10 @@ def test_pictures_of_a_sweep(tmp_path: Path, run_here: Callable[..., list[str]])
     assert picture.stat().st_size > 10_000
     with pytest.raises(SystemExit, match="has no runs of oort"):
         run_here(*lines, "oort")
-    with pytest.raises(SystemExit, match=r"absent/a\.png cannot be written: No such"):
-        run_here(*lines[:4], str(tmp_path / "absent" / "a.png"), "--rules", "all")
+    for name, told in (("absent/a.png", "no folder absent"), ("a.xyz", "a name that ends in .png")):
+        with pytest.raises(SystemExit):
+            run_here(*lines[:4], name, "--rules", "all")
+        assert told in capsys.readouterr().err
     with pytest.raises(SystemExit, match=r"has no target 0\.8"):
         run_here(script, "reached", str(tmp_path), "--target", "0.8", "--picture", str(picture))
     with pytest.raises(SystemExit, match=r"has no reached\.csv"):
@@ -363,6 +371,10 @@ def test_tables_of_a_sweep(tmp_path: Path, run_here: Callable[..., list[str]]) -
         run_here("sweep_tables.py", str(tmp_path), "--reference", "oort")
     with pytest.raises(SystemExit, match="absent"):
         run_here("sweep_tables.py", "absent")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "summary.json").touch()
+    with pytest.raises(SystemExit, match="json: give the folder of a sweep or of a board"):
+        run_here("sweep_raw.py", str(tmp_path / "run"), "all.csv")
     raw = tmp_path / "raw" / "all.csv"
     run_here("sweep_raw.py", str(tmp_path), str(raw))
     with pytest.raises(SystemExit, match="cannot be written: Is a directory"):
