@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _LONGEST_REASON = 400
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -39,6 +39,12 @@ def shortened(reason: str) -> str:
         return reason
     half = _LONGEST_REASON // 2
     return f"{reason[:half]} ... {reason[-half:]}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names in one text, set apart by semicolons where a comma is in one of them."""
+    names = list(names)
+    return ("; " if any("," in name for name in names) else ", ").join(names)
 
 
 def first_of(texts: Sequence[str], most: int) -> str:

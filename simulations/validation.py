@@ -9,6 +9,8 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 from pydantic import AfterValidator, Field, StrictStr, TypeAdapter, ValidationError
 
+from pncs_flower.plain_text import listed
+
 T = TypeVar("T")
 
 
@@ -102,16 +104,29 @@ def _hint(key: str, kind: Any, steps: Sequence[int | str]) -> str:
         own = get_type_hints(kind).get(str(step)) if is_dataclass(kind) else None
         if own is None:  # a key of a mapping, or a place in a list
             continue
-        kind = next((each for each in (own, *get_args(own)) if is_dataclass(each)), None)
+        kind = _table(own)
     if not is_dataclass(kind):
         return "there is none of that name"
-    return nearest(key, [each.name for each in fields(kind) if each.metadata.get("key", True)])
+    for name, own in get_type_hints(kind).items():
+        if key in _keys(_table(own)):
+            return f"did you mean {name}.{key}?"
+    return nearest(key, _keys(kind))
+
+
+def _table(kind: Any) -> Any:
+    """Return the dataclass that a value of a kind may be, if there is one."""
+    return next((each for each in (kind, *get_args(kind)) if is_dataclass(each)), None)
+
+
+def _keys(table: Any) -> list[str]:
+    own = fields(table) if is_dataclass(table) else ()
+    return [each.name for each in own if each.metadata.get("key", True)]
 
 
 def nearest(wrong: str, known: Collection[str]) -> str:
     """Say which of the known names was meant, or all of them."""
     near = get_close_matches(wrong, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+    return f"did you mean {near[0]!r}?" if near else f"there are {listed(known)}"
 
 
 def check_folder(folder: Path, *marks: str, maker: str) -> None:

@@ -9,10 +9,12 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, StrictBool, StrictFloat, StrictInt, TypeAdapter
 from pydantic.dataclasses import dataclass
 
+from pncs_flower.plain_text import listed
+
 from ..config import Scalar
-from ..sweep.file import changed
+from ..sweep.file import AXES, axis_of, changed, refuse_settings, values_of
 from ..sweep.plan import CHECKED, Report
-from ..sweep.sweep import Axis, Sweep, Tune, network_keys
+from ..sweep.sweep import Axis, Sweep, Tune, check_report, check_rules, network_keys
 from ..toml_file import read_toml
 from ..validation import Count, Label, Text, in_plain_words
 
@@ -89,12 +91,17 @@ class Board:
     about: Text = ""
     see: tuple[See, ...] = ()
 
+    def __post_init__(self) -> None:
+        # Each setting's sweep would refuse them too, as if they were that setting's.
+        check_rules(self.rules, self.rule)
+        check_report(self.report, self.rules)
+
     def sweep(self, key: str) -> Sweep:
         """Return the sweep of a setting."""
         own = self.setting[key]
         network = network_keys({"model": own.model}) or {"settings": {"model": own.model}}
         settings = {**self.settings, **network.pop("settings", {}), **own.settings}
-        with in_plain_words(f"setting.{key}: ", Sweep):
+        with in_plain_words(kind=Sweep):
             sweep = Sweep(
                 title=own.name,
                 rules=self.rules,
@@ -132,13 +139,15 @@ def is_board(path: Path) -> bool:
 def read_board(path: Path) -> Board:
     """Read a board's file; names it with what is unknown or wrong there."""
     with in_plain_words(f"{path}: ", Board):
-        board = TypeAdapter(Board).validate_python(read_toml(path))
-        for key in board.setting:
-            board.sweep(key)
+        values = read_toml(path)
+        refuse_settings(values, {each.name for each in fields(Board)})
+        tables = values.get(_ONLY)
+        for key, own in tables.items() if isinstance(tables, Mapping) else ():
+            refuse_settings(own, {each.name for each in fields(Setting)}, f"{_ONLY}.{key}.")
+        board = TypeAdapter(Board).validate_python(values)
+        _check_settings(board)
     with in_plain_words(f"{path}: quick: ", Setting):
-        quick = board.quickened()
-        for key in quick.setting:
-            quick.sweep(key)
+        _check_settings(board.quickened())
     return board
 
 
@@ -149,21 +158,34 @@ def sweeps_of(
     settings: Mapping[str, Scalar] | None = None,
 ) -> dict[str, Sweep]:
     """Return what a command asks for: the sweeps of all settings or some, or parts of them."""
-    wanted, parts = list(board.setting), []
+    wanted, parts = list[str](), list[str]()
     for text in only:
-        axis, _, values = (part.strip() for part in text.partition("="))
-        if axis != _ONLY:
+        if axis_of(text, (_ONLY, *AXES)) != _ONLY:
             parts.append(text)
             continue
-        wanted = [value.strip() for value in values.split(",")]
-        if unknown := [key for key in wanted if key not in board.setting]:
-            raise ValueError(
-                f"--only {text}: there is no setting {unknown[0]!r}, only "
-                f"{', '.join(board.setting)}"
-            )
+        if wanted:
+            raise ValueError(f"--only {_ONLY} is given twice: give all its values at once")
+        wanted = values_of(text, board.setting)
+        if not wanted:
+            raise ValueError(f"--only {text}: the board has {listed(board.setting)}")
     return {
-        key: changed(board.sweep(key), False, parts, keys or {}, settings or {}) for key in wanted
+        key: changed(board.sweep(key), False, parts, keys or {}, settings or {})
+        for key in wanted or board.setting
     }
+
+
+def _check_settings(board: Board) -> None:
+    """Refuse what is wrong in a setting, with its key unless it is wrong in all of them alike."""
+    wrong: dict[str, str] = {}
+    for key in board.setting:
+        try:
+            board.sweep(key)
+        except ValueError as error:
+            wrong[key] = str(error)
+    if wrong:
+        key, text = next(iter(wrong.items()))
+        alike = len(board.setting) > 1 and [*wrong.values()] == [text] * len(board.setting)
+        raise ValueError(text if alike else f"setting.{key}: {text}")
 
 
 def _of_clients(settings: Mapping[str, Any], clients: int) -> dict[str, Any]:

@@ -18,14 +18,18 @@ from ..config import Config, default_run_config
 from ..run.strategy import build_strategy
 from ..sweep.cell import CELLS, Run
 from ..sweep.progress import Reached, Spent, Vector, known, to_reach
-from ..sweep.results import SWEEP, SweepResults, read_results
+from ..sweep.results import (
+    BOARD,
+    SWEEP,
+    SweepResults,
+    make_folder,
+    read_results,
+    refuse_other_results,
+)
 from ..sweep.statistics import mean_interval, sortable
 from ..validation import Text, near_folder, read_description
 from .file import Board, See
 from .ranks import Ranking, rank
-
-BOARD = "board.json"
-"""Name of the file that says what the board is."""
 
 UNIFORM = "uniform"
 """The line that others are held beside, where it is there."""
@@ -219,9 +223,8 @@ class BoardResults:
 
 def describe(board: Board, folder: Path, command: str) -> None:
     """Write down what a board is; settings that are run another time are named too."""
-    if (folder / SWEEP).exists():
-        raise ValueError(f"{folder} holds a sweep, not a board: give another --output")
-    folder.mkdir(parents=True, exist_ok=True)
+    refuse_other_results(folder, BOARD)
+    make_folder(folder)
     about = Description(
         board.title,
         {key: Federation(each.name, each.about) for key, each in board.setting.items()},

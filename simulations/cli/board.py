@@ -56,8 +56,8 @@ def carry_out_board(
     total = sum(map(len, files.values()))
     text = f"{board.title}: {counted(len(wanted), 'setting')}, {counted(total, 'run')}"
     text += " beside those for learning rates" if any(s.tune for s in wanted.values()) else ""
-    out.print(text, soft_wrap=True)
     describe(board, folder, command)
+    out.print(text, soft_wrap=True)
     # A board of the package is there wherever the package is.
     content = "" if file.parent == _FOLDER else file.read_text(encoding="utf-8-sig")
     strategies = set().union(*(sweep.strategies for sweep in wanted.values()))

@@ -139,7 +139,10 @@ def _read_rule(text: str) -> tuple[str, dict[str, Scalar]]:
         return name, {}
     if name == ALL:
         raise ValueError(f'"{text}": {ALL} has no settings of its own: give them to all with --set')
-    own = dict(parse_setting(each, f'"{text}": ') for each in settings)
+    given = [parse_setting(each, f'"{text}": ') for each in settings]
+    own = dict(given)
+    if len(own) < len(given):
+        raise ValueError(f'"{text}": a setting is given twice: give each of them once')
     if "strategy" in own:
         raise ValueError(f'"{text}": {name} is the rule, so it has no other strategy')
     return " ".join([name, *settings]), {"strategy": name, **own}

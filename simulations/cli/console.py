@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from traceback import walk_tb
 from typing import Any
 
+import click
 import typer
 from rich.console import Console
 from rich.progress import (
@@ -160,6 +161,10 @@ def parse_setting(text: str, where: str = "--set ") -> tuple[str, Scalar]:
     key, equals, value = (part.strip() for part in text.partition("="))
     if not equals:
         raise ValueError(f"{where}{text} must be KEY=VALUE, such as lr=0.05")
+    context = click.get_current_context(silent=True)
+    options = [name for each in context.command.params for name in each.opts] if context else []
+    if f"--{key}" in options and key not in default_run_config():
+        raise ValueError(f"{where}{text}: {key} is no setting, but an option: --{key} {value}")
     parsed = _read(value)
     # A folder may be called 2024, and a layer true.
     is_text = isinstance(default_run_config().get(key), str) and not isinstance(parsed, str)

@@ -172,9 +172,8 @@ def report(
     ] = None,
 ) -> None:
     """Write the report of a sweep or a board, or the pictures of a run, again."""
-    from ..board.results import BOARD  # NumPy takes a moment, and --help needs none
-    from ..run.folder import SUMMARY
-    from ..sweep.results import SWEEP
+    from ..run.folder import SUMMARY  # NumPy takes a moment, and --help needs none
+    from ..sweep.results import BOARD, SWEEP
 
     of_a_run = round is not None
     marks, maker = ((SUMMARY,), "run") if of_a_run else ((SUMMARY, BOARD, SWEEP), "compare")
@@ -259,10 +258,11 @@ def _run_table1(
     folder: Path, changes: Mapping[str, Scalar], seeds: int | None, quick: bool, workers: int | None
 ) -> None:
     from ..report.of_study import judge_rows, write_table1
-    from ..study.study import Study, analyse, run_study
+    from ..study.study import Study, analyse, check_study, run_study
 
     study = Study.of_the_paper(dict(changes), quick)
     study = replace(study, seeds=seeds or study.seeds)
+    check_study(study, folder)
     out.print("Table 1: which feature tells a good pair of clients")
     # Processes are forked meanwhile, so that there must be no thread.
     with progress("pairs", thread=False) as (bar, task):
@@ -282,7 +282,13 @@ def _run_table1(
 def _draw_run(folder: Path, round: int | None) -> None:
     from ..report.picture_of_round import draw_round
     from ..report.picture_of_run import draw_rounds
+    from ..run.folder import ROUNDS, read_rounds
+    from ..run.settings import SETTINGS
 
+    if not (folder / SETTINGS).is_file():
+        raise FileNotFoundError(f"{folder} has no {SETTINGS}, which its run wrote: put it back")
+    if not read_rounds(folder):
+        raise ValueError(f"{folder} has no round in {ROUNDS}, so there is nothing to draw")
     for picture in (draw_rounds(folder), draw_round(folder, round)):
         if picture is not None:
             out.print(f"Picture: {picture}", soft_wrap=True)

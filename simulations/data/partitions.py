@@ -120,7 +120,8 @@ def _shard_size(
             f"{have} x {shards_per_client} shards-per-client = {counted(shards, 'shard')} cannot "
             f"be taken evenly from {counted(len(classes), 'class', 'classes')}: with {have} use "
             f"a multiple of {per_client} shards-per-client, or with {shards_per_client} "
-            f"shards-per-client a multiple of {counted(clients, 'client')}; or --set partition=iid"
+            f"shards-per-client a multiple of {counted(clients, 'client')}; or have them dealt at "
+            "random, with --set partition=iid, or in a file with iid = true in place of shards"
         )
     shards_per_class = shards // len(classes)
     shard_size = int(counts.min()) // shards_per_class

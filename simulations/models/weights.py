@@ -80,6 +80,7 @@ def weights_fingerprint(path: str, model: str) -> str:
 def _file(path: str, model: str) -> Path:
     file, name = Path(path).expanduser(), network_name(model)
     if not path or not file.is_file():
+        empty_network(model)  # of one that torchvision does not have there are no weights
         raise FileNotFoundError(
             f"weights = {path!r}: model {name} needs a file with its state dict. To have it: "
             'python -c "import torch, torchvision; torch.save(torchvision.models.'

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -39,11 +40,12 @@ def output_path(config: Config) -> Path:
             path.mkdir(parents=True, exist_ok=True)
         else:
             path = _new_folder(path)
+        TemporaryFile(dir=path).close()
         taken = _holds_a_run(path, config)
     except OSError as error:
         raise ValueError(
-            f"output-dir is {str(path)!r}, where no folder can be made: {error.strerror}. Give the "
-            "path of a folder that you may write"
+            f"output-dir is {str(path)!r}, where nothing can be written: {error.strerror}. Give "
+            "the path of a folder that you may write"
         ) from None
     if taken:
         go_on = f", or go on with that run: pncs run --resume {shlex.quote(str(path))}"
@@ -182,5 +184,12 @@ def is_done(path: Path, num_rounds: int) -> bool:
 
 def read_summary(path: Path) -> dict[str, Any]:
     """Return what came out of the run in a folder."""
-    found: dict[str, Any] = json.loads((path / SUMMARY).read_text(encoding="utf-8"))
+    file, found = path / SUMMARY, None
+    with suppress(ValueError):
+        found = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(found, dict) or "rounds" not in found:
+        raise ValueError(
+            f"{file} is damaged: give pncs run --resume {shlex.quote(str(path))}, which writes it "
+            "anew"
+        )
     return found

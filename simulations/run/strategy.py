@@ -121,7 +121,8 @@ def _rule_type(strategy: str) -> type[SelectionRule]:
     try:
         module = import_module(module_name)
     except Exception as error:  # whatever a module raises when it is imported
-        if isinstance(error, ModuleNotFoundError) and error.name == module_name:
+        absent = error.name if isinstance(error, ModuleNotFoundError) else None
+        if absent and f"{module_name}.".startswith(f"{absent}."):  # the module, or its package
             raise ValueError(
                 f"strategy = {strategy!r}: {error}. Install the module where the server runs, or "
                 "put its folder on PYTHONPATH"

@@ -14,7 +14,8 @@ from ..config import Config, Scalar, default_run_config
 from ..sweep.cell import digest
 from ..sweep.failure import Failure
 from ..sweep.pool import Moved, pool
-from ..sweep.sweep import refuse_axes
+from ..sweep.results import make_folder, refuse_other_results
+from ..sweep.sweep import REFUSED, refuse_axes
 from ..task import inputs_fingerprint
 from .features import FEATURES
 from .model import Labels, PairModel, fit_pair_model, label_pairs, relative, relative_losses
@@ -36,7 +37,7 @@ class Study:
     clients: int = 10
 
     def __post_init__(self) -> None:
-        refuse_axes(self.settings)
+        refuse_axes(self.settings, dict.fromkeys(REFUSED, "is the study's own: leave it out"))
         if self.seeds < 2:
             raise ValueError(
                 f"seeds = {self.seeds} must be at least 2: a model is fitted on some and judged on "
@@ -71,6 +72,13 @@ class Row:
     ranks: Mapping[str, int]
     weight: float
     losses: NDArray[np.float64]
+
+
+def check_study(study: Study, folder: Path) -> None:
+    """Refuse what cannot be run, or written to a folder, before anything is."""
+    study.configs()
+    refuse_other_results(folder)
+    make_folder(folder)
 
 
 def run_study(

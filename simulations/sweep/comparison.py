@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pncs_flower.plain_text import first_of
+from pncs_flower.plain_text import counted, first_of
 
 from ..config import Config, Scalar, default_run_config, merged
 from ..validation import in_plain_words
@@ -50,8 +50,9 @@ def comparison(
     config = Config.from_run_config(merged(default_run_config(), settings))
     if config.num_selected > clients:
         raise ValueError(
-            f"num-selected = {config.num_selected} is more than clients = {clients}: select fewer "
-            "with --num-selected, or have more with --clients"
+            f"num-selected = {config.num_selected}, but there {'is' if clients == 1 else 'are'} "
+            f"only {counted(clients, 'client')}: select fewer in a round with --num-selected, or "
+            "have more with --clients"
         )
     partitions: dict[str, dict[str, Any]] = {
         "shards": {"shards": (config.shards_per_client,)},

@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from ..run.folder import ROUNDS
 from ..scores import SCORES, score_name
 from ..validation import Text, check_folder, near_folder, read_description
 from .cell import CELLS, Run, read_cell
@@ -17,6 +19,9 @@ from .sweep import ALL_CLIENTS, Tune
 
 SWEEP = "sweep.json"
 """Name of the file that says what the sweep is."""
+
+BOARD = "board.json"
+"""The same of a board, whose settings have a folder each."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,27 @@ class SweepResults:
     def row(self, panel: str, line: str) -> str:
         """Return what tells a line of a panel from all others."""
         return ": ".join(filter(None, (self.label(panel), line)))
+
+
+def refuse_other_results(folder: Path, own: str = "") -> None:
+    """Refuse a folder for results that is a file, or holds results of another kind."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file, and results need a folder: give another --output")
+    for mark, kind in {ROUNDS: "a single run", SWEEP: "a sweep", BOARD: "a board"}.items():
+        if mark != own and (folder / mark).exists():
+            raise ValueError(f"{folder} holds {kind} already: give another --output")
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for results, or say why there is none to write to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ValueError(
+            f"{folder} is no folder that results can be written to: {error.strerror}. Give "
+            "another --output"
+        ) from None
 
 
 def read_results(folder: Path) -> SweepResults:

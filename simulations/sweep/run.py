@@ -4,7 +4,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from hashlib import blake2b
@@ -21,7 +21,7 @@ from pncs_flower.strategies.record import write_json_lines
 from ..config import Scalar
 from ..machine.surroundings import cluster_address
 from ..run.early_stopping import LAST
-from ..run.folder import ROUNDS, read_rounds, read_summary
+from ..run.folder import read_rounds, read_summary
 from ..run.preflight import check_device, check_run
 from ..scores import score_name
 from ..task import inputs_fingerprint, load_inputs
@@ -29,7 +29,7 @@ from ..validation import in_plain_words
 from .cell import CELLS, Cell, Run, read_cell, write_cell
 from .failure import Failure
 from .pool import Moved, RunJobs, pool
-from .results import SWEEP, Tuned
+from .results import SWEEP, Tuned, make_folder, refuse_other_results
 from .sweep import Sweep, short
 
 TUNING = "tuning"
@@ -66,15 +66,17 @@ def run_sweep(
     # after each cell. Of cells in this process (``workers`` = 0) ``on_round`` gets each round too,
     # and so many processes play the clients. ``command`` and ``file`` are for the report: how to
     # run the sweep again. ``shared`` is of a `pool` of so many workers that other sweeps use too.
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file, and results need a folder: give another --output")
-    if (folder / ROUNDS).exists():
-        raise ValueError(f"{folder} holds a single run, not a sweep: give another --output")
-    folder.mkdir(parents=True, exist_ok=True)
+    refuse_other_results(folder, SWEEP)
     elsewhere = workers != 0 and cluster_address() is not None
     # What cells write meanwhile is removed at the end, also of those whose process was killed.
     own = pool(workers, sweep.strategies) if shared is None else nullcontext(shared)
-    with held(folder), _scratch() as scratch, own as run_jobs:
+    with ExitStack() as stack:
+        run_jobs = stack.enter_context(own)  # first, as what it forks should have no thread beside
+        if is_new := not (folder / SWEEP).exists():  # of what cannot be run nothing is left behind
+            check_cells([*tuning_cells(sweep), *sweep.cells()], elsewhere)
+        make_folder(folder)
+        stack.enter_context(held(folder))
+        scratch = stack.enter_context(_scratch())
         run_cell = partial(_run_cell, scratch=scratch)
         if workers == 0:
             run_cell = partial(run_cell, on_round=on_round, players=players)
@@ -83,10 +85,11 @@ def run_sweep(
             todo = {path: cell for path, cell in files.items() if not path.exists()}
             for path in files.keys() - todo.keys():
                 read_cell(path, files[path])  # a damaged one is told now and not after hours
+            # It also computes the features of frozen layers, but once.
+            if not is_new:
+                check_cells(todo.values(), elsewhere)
             for parent in {path.parent for path in files}:
                 parent.mkdir(parents=True, exist_ok=True)
-            # It also computes the features of frozen layers, but once.
-            check_cells(todo.values(), elsewhere)
             return todo
 
         def run_missing(files: Mapping[Path, Cell], todo: Mapping[Path, Cell]) -> dict[str, str]:
@@ -110,7 +113,7 @@ def run_sweep(
             return failures
 
         tuning = cell_files(tuning_cells(sweep), folder / TUNING)
-        if any(not path.exists() for path in tuning):
+        if not is_new and any(not path.exists() for path in tuning):
             # Those to come as well: tuning may take hours.
             check_cells(sweep.cells(), elsewhere)
         failures = run_missing(tuning, missing(tuning))

@@ -1,6 +1,6 @@
 """A sweep of runs: every rule in every setting with every seed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, fields, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -19,8 +19,8 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from ..config import Config, Scalar, default_run_config, merged, parse_rule
-from ..validation import Count, Label
+from ..config import CHOICES, Config, Scalar, default_run_config, is_rule, merged, parse_rule
+from ..validation import Count, Label, nearest
 from .cell import Cell, readable_name
 from .plan import CHECKED, Report
 
@@ -39,13 +39,13 @@ _LAYERS: dict[tuple[str, int], dict[str, Scalar]] = {
 }
 # Of these a label would say otherwise, or a cell, which leaves one file, has no use for them.
 _SINGLE = "is for a single run (pncs run --set): leave it out of a sweep"
-_REFUSED = {
-    "strategy": "is an axis of a sweep: use rules",
-    "num-selected": "is an axis of a sweep: use selected",
-    "partition": "is an axis of a sweep: use shards, dirichlet, natural or iid",
-    "shards-per-client": "is an axis of a sweep: use shards",
-    "dirichlet-alpha": "is an axis of a sweep: use dirichlet",
-    "seed": "is an axis of a sweep: use seeds",
+REFUSED = {
+    "strategy": "is an axis of a sweep: use rules in its file",
+    "num-selected": "is an axis of a sweep: use selected in its file",
+    "partition": "is an axis of a sweep: use shards, dirichlet, natural or iid in its file",
+    "shards-per-client": "is an axis of a sweep: use shards in its file",
+    "dirichlet-alpha": "is an axis of a sweep: use dirichlet in its file",
+    "seed": "is an axis of a sweep: use seeds in its file, or --seeds",
     **dict.fromkeys(("output-dir", "tensorboard", "checkpoint", "resume"), _SINGLE),
 }
 REFUSED_OF_A_RULE = dict.fromkeys(
@@ -128,6 +128,7 @@ class Sweep:
                 raise ValueError(f"selected = {many} is more than clients = {self.clients}")
         if not (self.shards or self.dirichlet or self.natural or self.iid):
             raise ValueError("shards and dirichlet are both empty: give at least one partition")
+        check_rules(self.rules, self.rule)
         self._check_settings()
         self._check_lines()
         for cell in self.cells():
@@ -135,7 +136,7 @@ class Sweep:
 
     def _check_settings(self) -> None:
         """Refuse settings that are an axis, or that leave nothing to compare."""
-        refused = {**_REFUSED, **dict.fromkeys(self.parameters, _AXIS_TOO)}
+        refused = {**REFUSED, **dict.fromkeys(self.parameters, _AXIS_TOO)}
         if len(self.queue) > 1:
             refused["queue-length"] = "is an axis of a sweep: use queue"
         if self.devices:
@@ -145,13 +146,10 @@ class Sweep:
         refuse_axes(self.settings, refused)
         del refused["strategy"]
         for rule, own in self.rule.items():
-            if rule not in self.rules:
-                known = ", ".join(self.rules)
-                raise ValueError(f"[rule.{rule}] is for a rule that is not among {known}")
             refuse_axes(own, {**refused, **REFUSED_OF_A_RULE}, f"[rule.{rule}]")
 
     def _check_lines(self) -> None:
-        """Refuse labels of which files could not be named, and what is said of no line."""
+        """Refuse labels of which files could not be named, and what a report says of no line."""
         names: dict[str, str] = {}
         for line, _, _ in self._lines:
             name = readable_name("", line, 0)
@@ -166,14 +164,7 @@ class Sweep:
                     f"{_LONGEST_LABEL} bytes"
                 )
             names[name] = line
-        compared = [line for claim in self.report.claims for line in claim.against]
-        if self.reference in compared:
-            raise ValueError(
-                f"report: a claim holds the reference {self.reference!r} against itself"
-            )
-        for line in (self.reference, *compared):
-            if line not in names.values():
-                raise ValueError(f"report: there is no {line!r}, only {', '.join(names.values())}")
+        check_report(self.report, [*names.values()])
 
     def check_parameters(self) -> None:
         """Refuse a ``rule.KEY`` that no rule has; a part of a sweep may be left without."""
@@ -302,6 +293,43 @@ class Sweep:
         )
 
 
+def check_rules(rules: Sequence[str], own: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse a name that is no rule's, and settings of a rule that is not in the list."""
+    labels = [rule for rule, settings in own.items() if "strategy" in settings]
+    for rule in rules:
+        strategy = own.get(rule, {}).get("strategy", rule)
+        if rule == ALL_CLIENTS or (isinstance(strategy, str) and is_rule(strategy)):
+            continue
+        if strategy != rule:
+            known, where = nearest(str(strategy), CHOICES["strategy"]), f"[rule.{rule}] strategy: "
+        else:
+            known, where = nearest(rule, [*CHOICES["strategy"], ALL_CLIENTS, *labels]), "rules: "
+            known += f"; a label needs a strategy in [rule.{rule}]" if rule in own else ""
+        raise ValueError(f"{where}there is no rule {strategy!r}: {known}")
+    for rule in own:
+        if rule not in rules:
+            raise ValueError(
+                f"[rule.{rule}] is for a rule that is not among the rules: {nearest(rule, rules)}"
+            )
+
+
+def check_report(report: Report, lines: Sequence[str]) -> None:
+    """Refuse what is said of no line; the reference is the first one if the report names none."""
+    reference = report.reference or lines[0]
+    if reference not in lines:
+        raise ValueError(
+            f"report.reference: there is no {reference!r}: {nearest(reference, lines)}"
+        )
+    for number, claim in enumerate(report.claims):
+        if reference in claim.against:
+            raise ValueError(f"report: a claim holds the reference {reference!r} against itself")
+        for line in claim.against:
+            if line not in lines:
+                raise ValueError(
+                    f"report.claims[{number}].against: there is no {line!r}: {nearest(line, lines)}"
+                )
+
+
 def network_keys(settings: Mapping[str, Scalar]) -> dict[str, Any]:
     """Return the keys of a sweep that stand for the network of some settings, if there are any."""
     for (model, layers), network in _LAYERS.items():
@@ -311,7 +339,7 @@ def network_keys(settings: Mapping[str, Scalar]) -> dict[str, Any]:
 
 
 def refuse_axes(
-    settings: Mapping[str, Any], refused: Mapping[str, str] = _REFUSED, where: str = "the setting"
+    settings: Mapping[str, Any], refused: Mapping[str, str], where: str = "the setting"
 ) -> None:
     """Refuse settings of which a label would say otherwise, or that are of no use in a sweep."""
     for key, why in refused.items():

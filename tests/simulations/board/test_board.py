@@ -96,7 +96,40 @@ def pncs(*arguments: str | Path) -> str:
         ("shards = 2", "shards = 2\niid = true", "setting.many: it has several partitions: give"),
         ("shards = 2", "", "setting.many: shards and dirichlet are both empty"),
         ("num-rounds = 2", 'name = "x"', "quick: quick cannot replace name: settings stand in"),
-        ("num-rounds = 2", "lrr = 2", "quick: setting.few: unknown setting 'lrr': did you mean"),
+        # What is wrong in all settings alike is the board's.
+        ("num-rounds = 2", "lrr = 2", "quick: unknown setting 'lrr': did you mean"),
+        ("batch-size = 0", "batch-zise = 0", "unknown setting 'batch-zise': did you mean"),
+        (
+            'about = "For a test."',
+            "lr = 0.1",
+            "lr is a setting: it belongs into the table settings",
+        ),
+        (
+            "dirichlet = 1.0",
+            "lr = 0.1",
+            "setting.few.lr is a setting: it belongs into the table setting.few.settings",
+        ),
+        ("quick = {clients = 5}", "quick = {lrr = 5}", "quick: setting.many: unknown setting 'lrr"),
+        (
+            'rules = ["pncs"',
+            'rules = ["pnsc"',
+            "rules: there is no rule 'pnsc': did you mean 'pncs'",
+        ),
+        (
+            '"pncs, rested", "uniform"',
+            '"pncs, rest", "uniform"',
+            "rules: there is no rule 'pncs, rest': did you mean 'pncs, rested'?",
+        ),
+        (
+            'ence = "pncs"',
+            'ence = "pcns"',
+            "report.reference: there is no 'pcns': did you mean 'pn",
+        ),
+        (
+            'ence = "pncs"',
+            'ence = "q"',
+            "report.reference: there is no 'q': there are pncs; pncs, ",
+        ),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(old: str, new: str, message: str, tmp_path: Path) -> None:
@@ -115,8 +148,17 @@ def test_each_setting_is_a_sweep_and_a_share_of_clients_a_number(tmp_path: Path)
         "few": [("half", 5, "candidates = 2", 0.1), ("all", 5, "", 0.1)],
         "many": [("half", 10, "candidates = 5", 0.1), ("all", 10, "", 0.1)],
     }
-    with pytest.raises(ValueError, match="there is no setting 'fe', only few, many"):
-        sweeps_of(read_board(board(tmp_path)), ["setting=many,fe"])
+    rested = sweeps_of(read_board(board(tmp_path)), ["setting=few", "rules=pncs, rested;pncs"])
+    assert [sweep.rules for sweep in rested.values()] == [("pncs", "pncs, rested")]
+    for only, told in (
+        (["setting=many,fe"], "of setting there is no 'fe': did you mean 'few'?"),
+        (["settings=few"], "there is no axis 'settings': did you mean 'setting'?"),
+        (["setting="], "--only setting=: the board has few, many"),
+        (["setting=few", "setting=many"], "--only setting is given twice"),
+        (["x=1"], "there is no axis 'x': there are setting, rules, shards"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(told)):
+            sweeps_of(read_board(board(tmp_path)), only)
 
 
 def test_the_board_of_the_documentation_is_valid(tmp_path: Path) -> None:

@@ -105,9 +105,25 @@ def test_a_folder_has_one_sweep_at_a_time(tmp_path: Path) -> None:
     assert run(SWEEP, tmp_path) == {}
 
 
-def test_a_sweep_does_not_write_over_a_run_or_a_file(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("never")
+def test_a_sweep_that_is_refused_leaves_nothing_behind(tmp_path: Path) -> None:
+    for wrong in (
+        replace(SWEEP, clients=500, shards=(), dirichlet=(0.1,)),
+        replace(SWEEP, clients=3, tune={"lr": [0.1, 0.2], "seeds": 1}),
+    ):
+        with pytest.raises(ValueError, match="cannot be"):
+            run(wrong, tmp_path / "out")
+        assert not [*tmp_path.iterdir()]
+    with pytest.raises(ValueError, match=r"/proc/out is no folder .* to: No such .* --output"):
+        run(SWEEP, Path("/proc/out"))
+
+
+def test_a_sweep_does_not_write_over_a_run_a_board_or_a_file(tmp_path: Path) -> None:
+    (tmp_path / "board.json").touch()
+    with pytest.raises(ValueError, match="holds a board already"):
+        run(SWEEP, tmp_path)
     (tmp_path / "rounds.jsonl").touch()
-    with pytest.raises(ValueError, match="holds a single run, not a sweep"):
+    with pytest.raises(ValueError, match="holds a single run already"):
         run(SWEEP, tmp_path)
     with pytest.raises(ValueError, match="is a file, and results need a folder"):
         run(SWEEP, tmp_path / "rounds.jsonl")

@@ -53,11 +53,14 @@ def test_part_of_a_sweep_that_names_no_reference_keeps_the_wholes() -> None:
 @pytest.mark.parametrize(
     ("only", "message"),
     [
-        ("seeds=1", "--only seeds=1 must be AXIS=VALUES, such as shards=1,2; the axes are rules,"),
-        ("shards", "--only shards must be AXIS=VALUES"),
+        ("seeds=1", "--only seeds=1: there is no axis 'seeds': --seeds says how many there are"),
+        ("shrads=1", "--only shrads=1: there is no axis 'shrads': did you mean 'shards'?"),
+        ("x=1", "--only x=1: there is no axis 'x': there are rules, shards, dirichlet, layers, "),
+        ("shards", "--only shards must be AXIS=VALUES, such as shards=1,2; the axes are rules, "),
         ("", "--only  must be AXIS=VALUES"),
-        ("shards=3,1", "--only shards=3,1: of shards the sweep has 1, 2, 5"),
-        ("rules=pncss", "--only rules=pncss: of rules the sweep has pncs, "),
+        ("shards=3,1", "--only shards=3,1: of shards there is no '3': there are 1, 2, 5"),
+        ("devices=a", "--only devices=a: of devices there is no 'a': there is none"),
+        ("rules=uniform,unifrom", "of rules there is no 'unifrom': did you mean 'uniform'?"),
         ("rules=", "--only rules=: of rules the sweep has pncs, "),
         ("shards=", "--only shards=: shards and dirichlet are both empty"),
     ],
@@ -91,10 +94,22 @@ def test_values_of_a_rules_parameter_are_an_axis() -> None:
     lines = ("pncs p=4 per_layer=true", "uniform")
     assert part.cells() == [cell for cell in whole.cells() if cell.line in lines]
     with pytest.raises(
-        ValueError, match=r"--only rule.q=2 must be .*queue, devices, rule.p, rule.per_layer"
+        ValueError, match=r"no axis 'values': there are .*queue, devices, rule.p, rule.per_layer"
     ):
-        part_of(whole, ["rule.q=2"])
-    with pytest.raises(ValueError, match=r"--only rule.p=3: of rule.p the sweep has 2, 4"):
+        part_of(whole, ["values=2"])
+    with pytest.raises(ValueError, match=r"of rule.p there is no '3': there are 2, 4"):
         part_of(whole, ["rule.p=3"])
     with pytest.raises(ValueError, match=r"--only rule.p=: of rule.p the sweep has 2, 4"):
         part_of(whole, ["rule.p="])
+
+
+def test_a_name_with_a_comma_in_it_is_named_as_it_stands() -> None:
+    own = {"pncs, rested": {"strategy": "pncs", "rest-rounds": 4}}
+    whole = Sweep("a sweep", ("pncs", "uniform", "pncs, rested"), rule=own)
+    for text in ("pncs, rested,pncs", "pncs; pncs, rested"):
+        part = part_of(whole, [f"rules={text}"])
+        assert part.rules == ("pncs", "pncs, rested")
+        assert part.title == "a sweep; only rules pncs; pncs, rested"
+    assert part_of(whole, ["rules=pncs"]).rules == ("pncs",)
+    with pytest.raises(ValueError, match="no 'oort': there are pncs; uniform; pncs, rested"):
+        part_of(whole, ["rules=pncs,oort"])

@@ -1,5 +1,6 @@
 """A sweep's TOML file: what it expands to, and what is refused before anything runs."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,6 +92,8 @@ def test_a_cells_name_depends_on_results_and_not_on_places() -> None:
     [
         ("shrads = [1]", "unknown key shrads: did you mean 'shards'"),
         ("[report]\nround = [1]", "unknown key report.round: did you mean 'rounds'"),
+        ("claims = []", "unknown key claims: did you mean report.claims"),
+        ("lr = 0.1", "lr is a setting: it belongs into the table settings"),
         ("shards = 1", "shards = 1 must be a list"),
         ("seeds = 1.5", "seeds = 1.5 must be a whole number"),
         ("settings = 3", "settings = 3 must be a table"),
@@ -104,7 +107,12 @@ def test_a_cells_name_depends_on_results_and_not_on_places() -> None:
         ("[settings]\nlr = -1.0", "lr = -1.0 must be above 0"),
         ("[quick]\nsedes = 1", "unknown setting 'sedes'"),
         ("[rule.fedcor]\nlr = 1.0", r"\[rule.fedcor\] is for a rule that is not among"),
-        ('[report]\nreference = "afl"', "there is no 'afl', only pncs, uniform"),
+        ('[report]\nreference = "afl"', "report.reference: there is no 'afl': there are pncs, u"),
+        (
+            "[[report.claims]]\ntext = ''\nkind = 'best'\nagainst = ['unifrom']",
+            r"report.claims\[0\].against: there is no 'unifrom': did you mean 'uniform'\?",
+        ),
+        ("[rule.pncs]\nstrategy = 'pnsc'", r"\[rule.pncs\] strategy: there is no rule 'pnsc': did"),
         ("seeds = [", "is not TOML"),
         (
             "tune = {lr = [0.1, 0.1], seeds = 1}",
@@ -141,9 +149,15 @@ def test_what_is_wrong_is_named_with_its_file(tmp_path: Path, text: str, message
 
 def test_an_unknown_rule_is_named(tmp_path: Path) -> None:
     path = tmp_path / "sweep.toml"
-    path.write_text('title = "a sweep"\nrules = ["pnsc"]\n')
-    with pytest.raises(ValueError, match="strategy = 'pnsc' must be one of "):
-        read_sweep(path)
+    for own, told in (
+        ('rules = ["pnsc"]\n[report]\nreference = "pncs"', "'pnsc': did you mean 'pncs'?"),
+        ('rules = ["pnsc"]\n[rule.pncs]\nlr = 0.1', "'pnsc': did you mean 'pncs'?"),
+        ('rules = ["mien"]\n[rule.mine]\nstrategy = "pncs"', "'mien': did you mean 'mine'?"),
+        ('rules = ["mine"]\n[rule.mine]\nlr = 1.0', "; a label needs a strategy in [rule.mine]"),
+    ):
+        path.write_text(f'title = "a sweep"\n{own}\n')
+        with pytest.raises(ValueError, match=f"rules: there is no rule .*{re.escape(told)}"):
+            read_sweep(path)
 
 
 @pytest.mark.parametrize(
@@ -241,6 +255,16 @@ def test_a_label_too_long_for_a_file_is_refused() -> None:
 def test_a_setting_that_is_an_axis_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is an axis of a sweep: use "):
         read_sweep(write(tmp_path, text))
+
+
+def test_a_key_of_the_file_is_no_setting_of_a_command() -> None:
+    sweep = Sweep("a sweep", ("pncs",))
+    for key, told in (
+        ("clients", "change it there$"),
+        ("selected", r"values with --only selected="),
+    ):
+        with pytest.raises(ValueError, match=f"--set {key}=3: {key} is no setting, but .*{told}"):
+            changed(sweep, False, [], {}, {key: 3})
 
 
 def test_more_clients_than_there_are_cannot_be_selected() -> None:
