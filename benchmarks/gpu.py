@@ -111,6 +111,7 @@ def run_in(
     strategy = PNCS(
         FedAvg(fraction_evaluate=0.0),
         num_selected=SELECTED,
+        queue_length=4,
         layers=["classifier.6"],
         sketch="layers",
     )

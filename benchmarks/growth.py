@@ -114,6 +114,7 @@ def measure(clients: int, asked: int, chosen: int, marks: list[int], saves: bool
         strategy = PNCS(
             FedAvg(fraction_evaluate=0.0),
             num_selected=chosen,
+            queue_length=4,
             candidates=asked,
             summary="gradient",
             sketch="coordinates:100",

@@ -68,7 +68,7 @@ def serve(grid: Grid, settings: dict[str, Any]) -> None:
     share = (CHOSEN + 0.5) / clients
     strategy: Strategy = FedAvg(share, share, min_available_nodes=clients)
     if sketch := SKETCHES.get(settings["strategy"]):
-        strategy = PNCS(FedAvg(), num_selected=CHOSEN, sketch=sketch)
+        strategy = PNCS(FedAvg(), num_selected=CHOSEN, queue_length=4, sketch=sketch)
     else:
         rounds *= clients // CHOSEN
     model = ArrayRecord({"w": Array(np.zeros((2, settings["values"] // 2), np.float32))})

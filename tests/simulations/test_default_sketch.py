@@ -1,11 +1,13 @@
-"""The app asks for small summaries by default; the paper's experiments for whole layers."""
+"""The app asks for small summaries by default; the paper's experiments say what they ask for."""
 
+from functools import cache
 from hashlib import blake2b
 from inspect import signature
 from pathlib import Path
 
 import pytest
 
+from pncs_flower.simulations.board.file import read_board, sweeps_of
 from pncs_flower.simulations.client_app import app as client_app
 from pncs_flower.simulations.config import APP_DIRECTORY, Config, default_run_config
 from pncs_flower.simulations.run.folder import read_rounds
@@ -13,6 +15,7 @@ from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.run.strategy import build_strategy
 from pncs_flower.simulations.run.training import train
 from pncs_flower.simulations.study import study
+from pncs_flower.simulations.sweep.cell import Cell
 from pncs_flower.simulations.sweep.file import read_sweep
 from pncs_flower.strategies import DivFL, GradientMemory
 from pncs_flower.strategies.rules.pncs import SMALL
@@ -24,21 +27,28 @@ EXPERIMENTS = APP_DIRECTORY / "experiments"
 # there stay valid.
 NAMES = {
     "devices": "b93930315b99",
-    "fedxplore-small": "21f68bf6d47a",
-    "fedxplore": "5102e3566346",
-    "figure-fashion": "10e45079ed22",
+    "fedxplore-small": "e217b628167d",
+    "fedxplore": "33fd80a13f5a",
+    "figure-fashion": "a9e086f1ff93",
     "figure-queue": "232331e45580",
-    "figure-select4": "800e1be32a0f",
+    "figure-select4": "af066e029a8d",
     "oort": "76ee39528ee6",
-    "per-layer": "abc2f1bf0353",
+    "per-layer": "36be19217821",
     "rest": "547398a10580",
     "rules-100": "c7b297601d48",
-    "sketched-mean": "035bc343d77c",
-    "table2-two-layers": "3469a8a1fe5b",
-    "table2": "2b0e90c4ab2b",
+    "sketched-mean": "873d4d3c3394",
+    "table2-two-layers": "9c71875767b8",
+    "table2": "a7152d1aef9f",
 }
 SMALL_SKETCHES = {"devices", "fedxplore", "fedxplore-small", "oort", "rest", "sketched-mean"}
 NAMES_OF_TABLE_1 = "2107914dd7f8"
+
+
+@cache
+def cells_of(path: Path) -> tuple[list[Cell], list[Cell]]:
+    """Return the cells of a sweep, and of its quick version."""
+    sweep = read_sweep(path)
+    return sweep.cells(), sweep.quickened().cells()
 
 
 def of(text: str) -> str:
@@ -83,12 +93,11 @@ def test_a_run_with_the_default_settings_sends_a_quarter_of_full_participation(
 
 @pytest.mark.parametrize("name", sorted(NAMES.keys() - SMALL_SKETCHES))
 def test_the_papers_experiments_compare_whole_layers(name: str) -> None:
-    sweep = read_sweep(EXPERIMENTS / f"{name}.toml")
-    for each in (sweep, sweep.quickened()):
+    for each in cells_of(EXPERIMENTS / f"{name}.toml"):
         # The sketched mean is not the paper's, and has a sketch of its own.
-        mean = [cell for cell in each.cells() if cell.line == "sketched-mean"]
+        mean = [cell for cell in each if cell.line == "sketched-mean"]
         assert all('sketch = "count:256"' in cell.command for cell in mean)
-        cells = [cell for cell in each.cells() if cell.config.strategy in COMPARING]
+        cells = [cell for cell in each if cell.settings["strategy"] in COMPARING]
         assert cells
         for cell in cells:
             request = build_strategy(cell.config).rule.request
@@ -99,9 +108,20 @@ def test_the_papers_experiments_compare_whole_layers(name: str) -> None:
 
 @pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda path: path.stem)
 def test_the_papers_cells_have_the_names_that_they_had(path: Path) -> None:
-    sweep = read_sweep(path)
-    names = [cell.name("") for each in (sweep, sweep.quickened()) for cell in each.cells()]
+    names = [cell.name("") for each in cells_of(path) for cell in each]
     assert of("\n".join(names)) == NAMES[path.stem]
+
+
+def test_each_cell_of_pncs_says_how_long_clients_rest() -> None:
+    """What was published keeps its meaning, whatever the default is."""
+    cells = [
+        cell for path in EXPERIMENTS.glob("*.toml") for each in cells_of(path) for cell in each
+    ]
+    for path in (APP_DIRECTORY / "boards").glob("*.toml"):
+        cells += (cell for sweep in sweeps_of(read_board(path)).values() for cell in sweep.cells())
+    settings = [cell.settings for cell in cells if cell.settings["strategy"] == "pncs"]
+    assert settings
+    assert all(own["queue-length"] != -1 or own["rest-rounds"] != -1 for own in settings)
 
 
 def test_the_files_of_table_1_have_the_names_that_they_had(
