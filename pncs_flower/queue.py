@@ -12,8 +12,9 @@ class AgeOfUpdateQueue:
 
     Parameters
     ----------
-    length : int
-        Length of the queue, in clients (L in the paper); 0 holds nobody back.
+    length : int or None
+        Length of the queue, in clients (L in the paper); 0 holds nobody back. None: in each round
+        as long as leaves more clients free than are selected, and at most twice as many.
     per_round : int
         Clients selected in a round (S in the paper), 1 or more.
 
@@ -25,13 +26,15 @@ class AgeOfUpdateQueue:
     ['c']
     >>> queue.available(["a", "b", "c"], round=3)
     ['a', 'b', 'c']
+    >>> AgeOfUpdateQueue(length=None, per_round=2).rounds(num_clients=10)
+    3
     """
 
-    def __init__(self, length: int, per_round: int) -> None:
-        for name, value in (("length", length), ("per_round", per_round)):
+    def __init__(self, length: int | None, per_round: int) -> None:
+        for name, value in (("length", 0 if length is None else length), ("per_round", per_round)):
             if isinstance(value, bool) or not isinstance(value, int):
                 raise ValueError(f"{name} is {value!r}, want a whole number of clients")
-        if length < 0:
+        if length is not None and length < 0:
             raise ValueError(
                 f"length is {length}, want 0 or more clients; 0 switches the queue off"
             )
@@ -41,12 +44,22 @@ class AgeOfUpdateQueue:
         self.per_round = per_round
         self._last_round: dict[str, int] = {}
 
-    def available(self, clients: Iterable[str], round: int) -> list[str]:
-        """Return the clients that may be selected in a round, in the order given."""
-        last_round = self._last_round.get
-        # The comparison above, solved for the last round.
-        latest = round - self.length // self.per_round - 1
-        return [client for client in clients if last_round(client, latest) <= latest]
+    def rounds(self, num_clients: int) -> int:
+        """Return for how many rounds a client rests where there are so many clients."""
+        if self.length is not None:
+            return self.length // self.per_round  # the comparison above, solved for the rounds
+        return max(0, math.ceil(num_clients / self.per_round) - 2)
+
+    def available(
+        self, clients: Iterable[str], round: int, num_clients: int | None = None
+    ) -> list[str]:
+        """Return the clients that may be selected in a round, in the order given.
+
+        A length of None follows ``num_clients``, which are those given unless it is said.
+        """
+        there, last_round = list(clients), self._last_round.get
+        latest = round - self.rounds(len(there) if num_clients is None else num_clients) - 1
+        return [client for client in there if last_round(client, latest) <= latest]
 
     def push(self, clients: Iterable[str], round: int) -> None:
         """Note that these clients were selected in a round."""

@@ -31,9 +31,12 @@ class SelectionOptions:
 
     Attributes
     ----------
-    queue_length : int (default: 0)
+    queue_length : int or None (default: 0)
         Length of the Age-of-Update queue, in clients: a client selected in round t may be selected
-        again in round t' > t + queue_length / num_selected.
+        again in round t' > t + queue_length / num_selected. None: a client rests as long as leaves
+        more than ``num_selected`` to choose from, and at most twice as many. With K clients that
+        are there and have not failed lately, less ``extra``, these are ceil(K / num_selected) - 2
+        rounds: 3 with 2 of 10, 8 with 10 of 100. It is worked out anew in each round.
     rest_rounds : int, optional (default: None)
         The same in rounds, in place of ``queue_length``: a client selected in round t may be
         selected again after so many rounds more, in t' > t + rest_rounds.
@@ -117,7 +120,7 @@ class SelectionOptions:
         ``num_selected`` whose updates arrive, in simulated time, count.
     """
 
-    queue_length: int = 0
+    queue_length: int | None = 0
     rest_rounds: int | None = None
     seed: int = 0
     eligible: Callable[..., bool] | None = None
@@ -147,8 +150,8 @@ class SelectionOptions:
         """The folder of the checkpoint."""
         return None if self.checkpoint is None else Path(self.checkpoint).expanduser()
 
-    def clients_in_queue(self, num_selected: int) -> int:
-        """Return the length of the queue in clients, however it was given."""
+    def clients_in_queue(self, num_selected: int) -> int | None:
+        """Return the length of the queue in clients, however it was given; None if it varies."""
         if self.rest_rounds is None:
             return self.queue_length
         return self.rest_rounds * num_selected
@@ -177,7 +180,7 @@ class SelectionOptions:
             max_empty_rounds=self.max_empty_rounds,
             **given(max_summary_bytes=self.max_summary_bytes),
         )
-        check_whole(least=0, queue_length=self.queue_length, **given(rest_rounds=self.rest_rounds))
+        check_whole(least=0, **given(queue_length=self.queue_length, rest_rounds=self.rest_rounds))
         if self.queue_length and self.rest_rounds is not None:
             raise ValueError(
                 f"queue_length is {self.queue_length} and rest_rounds is {self.rest_rounds}, but "

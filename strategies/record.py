@@ -45,6 +45,8 @@ class RoundRecord:
     cooling, released, backing_off : list of str
         Clients that the Age-of-Update queue holds back, those that had to leave it early because
         too few others were left, and those neither asked nor chosen because of earlier failures.
+    rest_rounds : int
+        For how many rounds the queue holds back a client that was selected.
     asked, answered : list of str
         Clients that were asked for a summary, and those whose summary could be used.
     rejected : dict of str to str
@@ -95,6 +97,7 @@ class RoundRecord:
     cooling: list[str] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
     backing_off: list[str] = field(default_factory=list)
+    rest_rounds: int = 0
     asked: list[str] = field(default_factory=list)
     answered: list[str] = field(default_factory=list)
     rejected: dict[str, str] = field(default_factory=dict)

@@ -24,8 +24,8 @@ class RuleStrategy(SelectionStrategy):
     """
 
     rule_type: ClassVar[type[SelectionRule]]
-    queue_length: ClassVar[int] = 0
-    """The length of the queue where none is given."""
+    queue_length: ClassVar[int | None] = 0
+    """The length of the queue where none is given; None: see `SelectionOptions`."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -45,7 +45,7 @@ class RuleStrategy(SelectionStrategy):
         super().__init__(base, self.rule_type(**own), **options)
 
 
-def _signature(rule: type[SelectionRule], queue_length: int) -> Signature:
+def _signature(rule: type[SelectionRule], queue_length: int | None) -> Signature:
     """Return what a strategy takes, for ``help()`` and for errors."""
     hints = get_type_hints(rule)
     given = [
@@ -53,5 +53,7 @@ def _signature(rule: type[SelectionRule], queue_length: int) -> Signature:
         for key, field in parameters(rule).items()
     ]
     base = Parameter("base", Parameter.POSITIONAL_OR_KEYWORD, annotation=Strategy)
-    queue = Parameter("queue_length", Parameter.KEYWORD_ONLY, default=queue_length, annotation=int)
+    queue = Parameter(
+        "queue_length", Parameter.KEYWORD_ONLY, default=queue_length, annotation=int | None
+    )
     return Signature([base, *given, queue, Parameter("options", Parameter.VAR_KEYWORD)])

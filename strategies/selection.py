@@ -282,13 +282,14 @@ class SelectionStrategy(Strategy):
             layers = "all" if request.layers is None else ", ".join(request.layers)
             asked = f"{request.kind}, sketch {request.sketch}, layers {layers}"
             asked += request.besides and f"; sketch {request.besides} of the whole update"
-        queue = self.options.clients_in_queue(self.rule.num_selected)
+        length = self.options.clients_in_queue(self.rule.num_selected)
+        queue = "as long as leaves a choice" if length is None else counted(length, "client")
         log(INFO, "\t├──> Selection:")
         log(INFO, "\t│\t├──Rule: %s", self.rule)
         log(INFO, "\t│\t├──Clients per round: %d", self.rule.num_selected)
         log(INFO, "\t│\t├──Asked in the pre-round: %s", asked)
         log(INFO, "\t│\t├──Combination: %s", self.options.combine)
-        log(INFO, "\t│\t├──Age-of-Update queue: %s", counted(queue, "client"))
+        log(INFO, "\t│\t├──Age-of-Update queue: %s", queue)
         log(INFO, "\t│\t└──Seed: %d", self.options.seed)
         log(INFO, "\t├──> Base: %s", type(self.base).__name__)
         self.base.summary()

@@ -21,7 +21,7 @@ def main(grid: Grid, context: Context) -> None:
         print(f"round {server_round}: distance {distance:.3f}", flush=True)
         return MetricRecord({"distance": distance})
 
-    strategy = PNCS(FedAvg(), num_selected=3, queue_length=4)  # was: FedAvg()
+    strategy = PNCS(FedAvg(), num_selected=3)  # was: FedAvg()
     strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord([np.zeros(task.SIZE, np.float32)]),

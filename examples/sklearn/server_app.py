@@ -20,7 +20,7 @@ def main(grid: Grid, context: Context) -> None:
         print(f"round {server_round}: accuracy {accuracy:.3f}", flush=True)
         return MetricRecord({"accuracy": accuracy})
 
-    strategy = PNCS(FedAvg(), num_selected=3, queue_length=4)  # was: FedAvg()
+    strategy = PNCS(FedAvg(), num_selected=3)  # was: FedAvg()
     strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(task.initial_weights()),

@@ -59,21 +59,17 @@ class Description:
 
 
 class Queue(NamedTuple):
-    """How many clients rest after their turn, of how many, and how many are selected."""
+    """For how long clients rest after their turn, of how many, and how many are selected."""
 
-    length: int
+    length: int | None  # in clients; None: as long as leaves a choice
+    rounds: int  # at most, if it changes from round to round
     selected: int
     clients: int
 
     @property
-    def rounds(self) -> int:
-        """For how many rounds a client rests."""
-        return self.length // self.selected
-
-    @property
     def is_rotation(self) -> bool:
         """Whether so many rest that nothing is left to choose: each has its turn."""
-        return self.length > 0 and self.clients <= self.length + self.selected
+        return self.rounds > 0 and self.clients <= (self.rounds + 1) * self.selected
 
 
 @dataclass(frozen=True)
@@ -170,7 +166,12 @@ class Standings:
         run = self.runs[line][0]
         strategy, clients = strategy_of(run), int(run.cell["clients"])
         selected = strategy.rule.num_selected
-        return Queue(strategy.options.clients_in_queue(selected), selected, clients)
+        length = strategy.options.clients_in_queue(selected)
+        if length is None:
+            rounds = max(row["rest_rounds"] for row in run.rounds)
+        else:
+            rounds = length // selected
+        return Queue(length, rounds, selected, clients)
 
 
 @dataclass(frozen=True)

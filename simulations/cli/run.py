@@ -127,7 +127,8 @@ def run(
     ] = None,
     num_selected: NumSelected = None,
     queue_length: Annotated[
-        int | None, knob("queue-length", "Clients that may cool down; -1: 4 for pncs, else 0.")
+        int | None,
+        knob("queue-length", "Clients that rest; -1: as many as leaves a choice for pncs, else 0."),
     ] = None,
     dataset: DataSet = None,
     data_dir: DataDir = None,

@@ -80,11 +80,14 @@ def _rest(there: list[Standings], line: str) -> str:
     """Return for how long a client rests after its turn, where that is so."""
     queues = [each.queue(line) for each in there]
     first, *others = {queue.length for queue in queues}
-    if not others and not first:
+    if not others and first == 0:
         return "-"
     rests = sorted({queue.rounds for queue in queues}, reverse=True)
-    rounds = f"a rest of {_either(rests)} {'round' if rests == [1] else 'rounds'}"
-    words = f"a queue of {counted(first, 'client')}: {rounds}" if not others else rounds
+    words = f"a rest of {_either(rests)} {'round' if rests == [1] else 'rounds'}"
+    if not others:
+        follows = "as long as leaves a choice"
+        queue = follows if first is None else f"a queue of {counted(first, 'client')}"
+        words = f"{queue}: {words}"
     if turning := sum(queue.is_rotation for queue in queues):
         words += f"; in {turning} of {counted(len(queues), 'setting')} nothing is left to choose"
     return words

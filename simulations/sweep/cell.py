@@ -35,6 +35,8 @@ _LATER: Mapping[str, Scalar] = {
     "rest-rounds": -1,
     "deadline": 0.0,
 }
+_FORMER_QUEUE = 4
+"""PNCS's own length of the queue until records had for how many rounds clients rest."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class Cell:
 
     def name(self, files: str) -> str:
         """Return a name for its file; ``files`` is the fingerprint of the data and the weights."""
+        if _rests_by_default(self.settings):  # otherwise than before
+            files += "as long as leaves a choice"
         own = digest(self.clients, self.settings, files)
         return f"{readable_name(self.panel, self.line, self.seed)}-{own}"
 
@@ -128,6 +132,12 @@ def digest(clients: int, settings: Mapping[str, Scalar], files: str) -> str:
     return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
+def _rests_by_default(settings: Mapping[str, Scalar]) -> bool:
+    """Tell whether clients rest as long as PNCS has them rest if nobody says it."""
+    unsaid = settings["queue-length"] == -1 == settings.get("rest-rounds", -1)
+    return unsaid and settings["strategy"] == "pncs"
+
+
 def readable_name(panel: str, line: str, seed: int) -> str:
     """Return what a cell's name begins with."""
     readable = f"{panel}-{line}-{seed}".replace(", ", "-").replace(" ", "")
@@ -160,6 +170,8 @@ def read_cell(path: Path, wanted: Cell | None = None) -> Run:
         for key in own.keys() - _PLACES:
             if own[key] != there.get(key):
                 raise ValueError(f"it was run with {key} = {there.get(key)!r}, not {own[key]!r}")
+    if _rests_by_default(cell["settings"]) and not any("rest_rounds" in row for row in rounds):
+        cell["settings"]["queue-length"] = _FORMER_QUEUE
     rounds += after_the_stop(rounds, cell["settings"]["num-rounds"])
     return Run(cell, rounds, summary)
 

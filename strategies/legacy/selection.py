@@ -71,7 +71,7 @@ class LegacySelection(Strategy):
     --------
     >>> from flwr.server.strategy import FedAvg
     >>> from pncs_flower.strategies import PNCS
-    >>> strategy = LegacySelection(FedAvg(), PNCS, num_selected=2, queue_length=4)
+    >>> strategy = LegacySelection(FedAvg(), PNCS, num_selected=2)
     """
 
     def __init__(

@@ -25,6 +25,7 @@ class Plan:
     now: Round
     candidates: tuple[str, ...]  # to ask in the pre-round; empty if the rule asks nobody
     resting: tuple[str, ...]  # of these, those that are asked for the combination alone
+    rest_rounds: int  # for how many the queue holds back a client
     cooling: tuple[str, ...]  # held back by the queue
     released: tuple[str, ...]  # from the queue, because too few others are left
     backing_off: tuple[str, ...] = ()  # have failed: neither asked nor chosen
@@ -33,7 +34,7 @@ class Plan:
     def note(self, record: RoundRecord) -> None:
         """Put into a round's record who is held back, and who is not although it should be."""
         record.cooling, record.released = list(self.cooling), list(self.released)
-        record.backing_off = list(self.backing_off)
+        record.backing_off, record.rest_rounds = list(self.backing_off), self.rest_rounds
         if self.released:
             record.notes.append(
                 f"too few clients were free, so {', '.join(self.released)} left the queue early"

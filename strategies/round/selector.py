@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from logging import WARNING
+from logging import INFO, WARNING
 from typing import Any
 
 from flwr.common import log
@@ -102,7 +102,7 @@ class Selector:
     def __init__(
         self,
         rule: SelectionRule,
-        queue_length: int,
+        queue_length: int | None,
         seed: int,
         weights: Weights | None = None,
         *,
@@ -135,6 +135,14 @@ class Selector:
             self._planned = None
         round.plan = self.plan(round.number, list(round.clients))
         round.plan.note(round.record)
+        if round.number == 1 and self._queue.length is None:
+            log(
+                INFO,
+                "With %s, each that is chosen rests for %s: as long as leaves a choice. It is "
+                "worked out anew in each round (rest_rounds of its record).",
+                counted(len(round.clients), "client"),
+                counted(round.plan.rest_rounds, "round"),
+            )
         if not round.plan.candidates:
             round.pre_round = None  # a rule may ask in some rounds only
 
@@ -159,15 +167,15 @@ class Selector:
     def _tell_what_has_no_effect(self, number: int, num_clients: int) -> None:
         """Log, once a run, what a number is too small or too large for."""
         num_selected, length = self.rule.num_selected, self._queue.length
-        if number == 1 and 0 < length < num_selected:
+        if number == 1 and length is not None and 0 < length < num_selected:
             log(
                 WARNING,
                 "queue_length is %d and num_selected is %d: a client rests for queue_length / "
                 "num_selected rounds, which is less than one, so nobody ever rests. Say it in "
-                "rounds: of %s, rest_rounds=%d leaves about twice as many to choose from as are "
-                "chosen",
+                "rounds (rest_rounds), or have them rest as long as leaves a choice, by "
+                "queue_length=None: of %s, for %s",
                 *(length, num_selected, counted(num_clients, "client")),
-                max(1, num_clients // num_selected - 2),
+                counted(AgeOfUpdateQueue(None, num_selected).rounds(num_clients), "round"),
             )
         candidates = getattr(self.rule, "num_candidates", None)
         if number == 1 and candidates is not None and candidates > num_clients:
@@ -206,7 +214,10 @@ class Selector:
         memory = self._memory
         ordered = sorted(clients, key=client_order)
         failed = self._backoff.holds_back(ordered)
-        rested, step_back = set(self._queue.available(ordered, number)), set(failed)
+        # Those that failed are not free either way, nor is there a choice among the `extra`.
+        choice_of = len(ordered) - len(failed) - self._extra
+        rested = set(self._queue.available(ordered, number, choice_of))
+        step_back = set(failed)
         cooling = [client for client in ordered if client not in rested]
         free = rested - step_back
         missing = max(0, self.rule.num_selected - len(free))
@@ -249,6 +260,7 @@ class Selector:
             now=now,
             candidates=(*asked, *resting),
             resting=resting,
+            rest_rounds=self._queue.rounds(choice_of),
             cooling=tuple(client for client in cooling if client not in may),
             released=tuple(released),
             backing_off=backing_off,

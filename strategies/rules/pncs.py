@@ -117,10 +117,11 @@ class PNCS(RuleStrategy):
 
     Parameters
     ----------
-    queue_length : int (default: 4)
-        Length of the Age-of-Update queue, in clients (L in the paper); ``rest_rounds`` says it in
-        rounds. Longer was mostly better where it was tried; leave some more than are chosen, or
-        there is nothing to choose.
+    queue_length : int or None (default: None)
+        Length of the Age-of-Update queue, in clients (L in the paper, where it is 4);
+        ``rest_rounds`` says it in rounds. None: the longest that leaves more clients free than are
+        chosen, in whole rounds: 3 with 2 of 10, 8 with 10 of 100. Longer was mostly better where it
+        was tried, but with more than this there is nothing to choose.
     layers : sequence of str, optional (default: None)
         Layers to compare, such as ``["classifier.6"]``; all if None. The similarity is computed for
         each layer and averaged.
@@ -147,8 +148,9 @@ class PNCS(RuleStrategy):
         Choose ``num_selected`` clients for each of ``layers``, whose mean that layer becomes; a
         round then trains all of these. Layers that are not compared are averaged over all of them,
         not over all clients as in the earlier code of one of the authors. For reproducing the
-        paper; the base strategy must be one that averages.
+        paper; the base strategy must be one that averages. As more than ``num_selected`` rest after
+        a round, a rest of your own (``rest_rounds``) may leave more to choose from.
     """
 
     rule_type = PNCSRule
-    queue_length = 4
+    queue_length = None

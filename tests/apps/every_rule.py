@@ -39,6 +39,7 @@ from pncs_flower.strategies.resume.snapshot import Encoder
 CLIENTS, ROUNDS = 9, 7
 STRATEGIES = {
     "PNCS": PNCS,
+    "PNCS, by its own rest": lambda base, **o: PNCS(base, **{**o, "queue_length": None}),
     "PNCS, some asked": lambda base, **o: PNCS(base, candidates=4, **o),
     "PNCS, per layer": lambda base, **o: PNCS(base, per_layer=True, **o),
     "GradientMemory": GradientMemory,

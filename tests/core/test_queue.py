@@ -1,4 +1,6 @@
-"""The cool-down rule against a table written by hand, and what the queue remembers."""
+"""The cool-down rule against tables written by hand, and what the queue remembers."""
+
+from typing import Any
 
 import pytest
 
@@ -28,6 +30,33 @@ def test_a_client_is_free_in_the_first_round_after_t_plus_l_over_s(
     queue.push(["a"], round=7)
     free = [round for round in range(7, 20) if queue.available(["a"], round)]
     assert free == list(range(7 + FREE_AFTER[length][per_round - 1], 20))
+
+
+@pytest.mark.parametrize(
+    ("num_clients", "per_round", "rounds"),
+    [
+        *((10, 2, 3), (100, 10, 8), (10, 4, 1), (10, 3, 2), (11, 2, 4), (12, 2, 4), (5, 2, 1)),
+        *((4, 2, 0), (3, 2, 0), (2, 2, 0), (1, 2, 0), (0, 2, 0), (7, 1, 5), (101, 10, 9)),
+    ],
+)
+def test_without_a_length_clients_rest_as_long_as_leaves_a_choice(
+    num_clients: int, per_round: int, rounds: int
+) -> None:
+    queue = AgeOfUpdateQueue(None, per_round)
+    assert queue.rounds(num_clients) == rounds
+    queue.push(["a"], round=7)
+    others = [str(number) for number in range(num_clients - 1)]
+    free = [round for round in range(7, 20) if "a" in queue.available(["a", *others], round)]
+    assert free == list(range(8 + rounds, 20)) or num_clients == 0
+    assert "a" in queue.available(["a", *others], 8, num_clients=2 * per_round)
+
+
+def test_so_more_than_are_selected_are_free_and_at_most_twice_as_many() -> None:
+    for per_round in range(1, 9):
+        queue = AgeOfUpdateQueue(None, per_round)
+        for num_clients in range(per_round + 1, 60):
+            free = num_clients - queue.rounds(num_clients) * per_round
+            assert per_round < free <= 2 * per_round
 
 
 def test_available_keeps_the_order_given() -> None:
@@ -77,9 +106,9 @@ def test_state_is_a_copy() -> None:
 
 @pytest.mark.parametrize(
     ("length", "per_round", "message"),
-    [(-1, 2, "length is -1"), (4, 0, "per_round is 0")],
+    [(-1, 2, "length is -1"), (4, 0, "per_round is 0"), ("", 2, "length is ''")],
 )
-def test_limits_are_named(length: int, per_round: int, message: str) -> None:
+def test_limits_are_named(length: Any, per_round: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         AgeOfUpdateQueue(length, per_round)
 

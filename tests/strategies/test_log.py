@@ -116,12 +116,22 @@ def test_every_rule_can_be_had_without_its_strategy():
     ]
 
 
+def test_for_how_long_clients_rest_is_told_where_it_follows_from_their_number(log):
+    strategy = PNCS(FedAvg(), num_selected=2)
+    strategy.summary()
+    run(strategy, clients=7)
+    assert log("Age-of-Update queue: as long as leaves a choice")
+    assert len(log("With 7 clients, each that is chosen rests for 2 rounds: as long")) == 1
+    assert [record.rest_rounds for record in strategy.history] == [2, 2, 2]
+
+
 @pytest.mark.parametrize(("queue", "times"), [(0, 0), (1, 1), (2, 1), (3, 0), (6, 0)])
 def test_a_queue_in_which_nobody_rests_is_told_of_once(log, queue, times):
     strategy = run(RoundRobin(FedAvg(), num_selected=3, queue_length=queue), clients=9)
     told = log("nobody ever rests")
     assert len(told) == times
-    assert all("of 9 clients, rest_rounds=1 leaves" in text for text in told)
+    assert all("queue_length=None: of 9 clients, for 1 round" in text for text in told)
+    assert {record.rest_rounds for record in strategy.history} == {queue // 3}
     assert any(record.cooling for record in strategy.history) == (queue >= 3)
 
 

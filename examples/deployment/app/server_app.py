@@ -18,7 +18,6 @@ def main(grid: Grid, context: Context) -> None:
     strategy = PNCS(
         FedAvg(),
         num_selected=int(settings["num-selected"]),
-        queue_length=0,  # three sites are too few for some to rest
         seed=int(settings["seed"]),
         summary_timeout=timeout,
         history_path=str(settings["history"]) or None,

@@ -26,7 +26,7 @@ batch-size = 0
 
 [rule."pncs, rested"]
 strategy = "pncs"
-rest-rounds = 1
+rest-rounds = 2
 
 [rule.half]
 strategy = "sketched-mean"
@@ -247,22 +247,20 @@ def test_the_page_and_its_twin_say_the_same(folder: Path) -> None:
     assert half.endswith(
         "| `SketchedMean(candidates=2)` | - | others too; in 1 of 2 settings who sends |"
     )
+    assert "| `PNCS` | as long as leaves a choice: a rest of 3 or 1 rounds | others too |" in twin
     # With 2 of 5 chosen 4 rest, and nothing is left to choose.
     assert (
-        "| `PNCS` | a queue of 4 clients: a rest of 2 rounds; in 1 of 2 settings nothing is left "
-        "to choose | others too |" in twin
-    )
-    assert (
-        "| `PNCS(rest_rounds=1)` | a queue of 2 clients: a rest of 1 round | others too |" in twin
+        "| `PNCS(rest_rounds=2)` | a queue of 4 clients: a rest of 2 rounds; in 1 of 2 settings "
+        "nothing is left to choose | others too |" in twin
     )
     assert not re.search(r"\bnan\b|\binf\b", html + twin + svg)
 
 
 def test_a_queue_that_leaves_as_many_as_are_selected_is_a_rotation() -> None:
-    assert Queue(length=8, selected=2, clients=10).is_rotation
-    assert not Queue(length=4, selected=2, clients=10).is_rotation
-    assert not Queue(length=0, selected=5, clients=5).is_rotation
-    assert [Queue(4, selected, 100).rounds for selected in (2, 4, 10)] == [2, 1, 0]
+    assert Queue(length=8, rounds=4, selected=2, clients=10).is_rotation
+    assert not Queue(length=7, rounds=3, selected=2, clients=10).is_rotation
+    assert not Queue(length=None, rounds=3, selected=2, clients=10).is_rotation
+    assert not Queue(length=0, rounds=0, selected=5, clients=5).is_rotation
 
 
 def test_a_board_is_reported_again_and_takes_no_data_for_all_of_it(folder: Path) -> None:

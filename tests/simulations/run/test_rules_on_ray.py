@@ -83,7 +83,7 @@ def test_the_app_on_one_worker_has_the_bits_of_one_process(
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "PNCS": {"queue_length": 2, "sketch": "coordinates:6@float16", "combine": "sketched-mean"},
+    "PNCS": {"sketch": "coordinates:6@float16", "combine": "sketched-mean"},
     "SketchedMean": {"candidates": 4},
     "GradientMemory": {"sketch": "count:8", "candidates": 4},
     "DivFL": {"summary": "gradient"},

@@ -20,9 +20,9 @@ def build(**settings: Any) -> SelectionStrategy:
 
 @pytest.mark.parametrize(
     ("strategy", "queue_length", "expected"),
-    [("pncs", -1, 4), ("uniform", -1, 0), ("fedcor", -1, 0), ("pncs", 0, 0), ("divfl", 6, 6)],
+    [("pncs", -1, None), ("uniform", -1, 0), ("fedcor", -1, 0), ("pncs", 0, 0), ("divfl", 6, 6)],
 )
-def test_queue(strategy: str, queue_length: int, expected: int) -> None:
+def test_queue(strategy: str, queue_length: int, expected: int | None) -> None:
     built = build(strategy=strategy, queue_length=queue_length)
     assert built.options.queue_length == expected
 

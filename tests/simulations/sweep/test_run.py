@@ -26,7 +26,7 @@ from pncs_flower.simulations.report.of_sweep import write_report
 from pncs_flower.simulations.report.pictures_of_sweep import _draw_line, _look
 from pncs_flower.simulations.run.folder import read_rounds
 from pncs_flower.simulations.sweep import run as sweep_run
-from pncs_flower.simulations.sweep.cell import Cell, Run
+from pncs_flower.simulations.sweep.cell import Cell, Run, digest, read_cell
 from pncs_flower.simulations.sweep.plan import Report
 from pncs_flower.simulations.sweep.pool import Moved
 from pncs_flower.simulations.sweep.progress import ROUNDS
@@ -101,6 +101,21 @@ def test_more_seeds_add_cells_and_keep_those_there(finished: Path, tmp_path: Pat
     shutil.copytree(finished / "cells", tmp_path / "cells")
     over, _ = run(replace(SWEEP, seeds=3), tmp_path)
     assert over == ["pncs 5/6", "uniform 6/6"]
+
+
+def test_cells_of_before_pncs_had_clients_rest_by_their_number_keep_what_they_were(
+    finished: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(finished, tmp_path / "sweep")
+    cells = {cell.line: cell for cell in SWEEP.cells() if cell.seed == 0}
+    for line, length in {"pncs": 4, "uniform": -1}.items():
+        cell = cells[line]
+        (path,) = (tmp_path / "sweep" / "cells").glob(f"*-{line}-0-*")
+        own = digest(cell.clients, cell.settings, "")
+        assert cell.name("").endswith(own) == (line == "uniform")  # else it would not be run again
+        assert read_cell(path).cell["settings"]["queue-length"] == -1
+        change(path, r'"rest_rounds": \d+, ', "")
+        assert read_cell(path).cell["settings"]["queue-length"] == length
 
 
 def test_a_cell_that_fails_does_not_stop_the_rest(

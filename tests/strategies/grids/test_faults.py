@@ -225,7 +225,7 @@ class Roaming(InProcessGrid):
 def test_node_that_leaves_during_a_round_and_comes_back_is_the_same_client(phase, new_id):
     grid, base = Roaming(phase, new_id), FedAvg(fraction_evaluate=0.0)
     strategy = {
-        "summarize": PNCS(base, ride_along=False, wait_timeout=5),
+        "summarize": PNCS(base, queue_length=4, ride_along=False, wait_timeout=5),
         "train": RoundRobin(base, num_selected=3, wait_timeout=5, seed=1),
     }[phase]
 

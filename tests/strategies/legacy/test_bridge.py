@@ -54,7 +54,7 @@ from pncs_flower.strategies.rules.round_robin import RoundRobinRule
 TESTS = Path(__file__).parents[2]
 CLIENTS = 6
 SELECTIONS: dict[str, Callable[..., SelectionStrategy]] = {
-    "PNCS": PNCS,
+    "PNCS": lambda base, **o: PNCS(base, **{**o, "queue_length": None}),  # its own
     "PNCS, sketched": partial(PNCS, sketch="coordinates:5@float16"),
     "GradientMemory": GradientMemory,
     "GradientNorm": GradientNorm,

@@ -163,6 +163,13 @@ def test_a_rest_in_rounds_is_the_length_of_the_queue_said_otherwise(tmp_path):
     assert resumed.arrays == whole.arrays
 
 
+def test_a_length_that_follows_the_clients_is_none_of_a_number(tmp_path):
+    start(tmp_path, queue_length=4)  # as the default once was
+    with pytest.raises(ValueError, match=r"\(queue_length: saved 4, given None\): go on with the"):
+        start(tmp_path, rounds=2)
+    start(tmp_path, rounds=2, queue_length=4)
+
+
 def test_options_that_may_differ_change_nothing(tmp_path):
     _, whole = start(None, rounds=3)
     start(tmp_path / "saved")

@@ -214,7 +214,7 @@ def test_who_is_needed_is_tried_at_once():
     history = play(PNCS(base(), num_selected=2), 3, {1}, has_no_examples, clients=2)
     assert [record.chosen for record in history] == [["0", "1"]] * 3
     assert all(record.delivered == ["0"] for record in history)
-    assert "so 1 may be chosen in spite of earlier failures" in history[1].notes[1]
+    assert "so 1 may be chosen in spite of earlier failures" in history[1].notes[0]
 
 
 @with_every_rule
