@@ -24,7 +24,7 @@ def main(grid: Grid, context: Context) -> None:
         print(f"round {server_round}: loss {loss:.3f}", flush=True)
         return MetricRecord({"loss": loss})
 
-    strategy = PNCS(FedAvg(), num_selected=3)  # was: FedAvg()
+    strategy = PNCS(FedAvg(), num_selected=3, queue_length=4)  # was: FedAvg()
     strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(adapters),
