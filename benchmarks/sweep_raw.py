@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pncs_flower.simulations.board.results import read_board_results
+from pncs_flower.simulations.folders import BOARD, SWEEP, check_folder, near_folder
 from pncs_flower.simulations.report.page import write_csv
 from pncs_flower.simulations.sweep.cell import Run
-from pncs_flower.simulations.sweep.results import BOARD, SWEEP, SweepResults, read_results
-from pncs_flower.simulations.validation import check_folder, near_folder
+from pncs_flower.simulations.sweep.results import SweepResults, read_results
 
 
 def sweeps_in(folder: Path) -> dict[str, SweepResults]:

@@ -2,69 +2,53 @@
 
 import dataclasses
 import json
-import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
-from functools import cache, partial
-from pathlib import Path
-from pkgutil import iter_modules
-from types import MappingProxyType
-from typing import Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from .data.datasets import DATASETS
-from .data.hub import PREFIX as HUB
-from .data.hub_columns import Reading
-from .validation import in_plain_words, nearest
+from .choices import (
+    APP_DIRECTORY,
+    CHOICES,
+    FLEETS,
+    HUB,
+    Scalar,
+    default_run_config,
+    is_rule,
+    nearest,
+)
+from .validation import in_plain_words
 
-Scalar = bool | int | float | str
+if TYPE_CHECKING:
+    from .data.hub_columns import Reading
 
-APP_DIRECTORY = Path(__file__).resolve().parent
-"""The Flower app that `flwr run` is given: this folder, in a checkout as in a wheel."""
-
-CHOICES: dict[str, tuple[str, ...]] = {
-    # By the names of their files: to import them is to import Flower, which `--help` need not.
-    "strategy": tuple(
-        module.name.replace("_", "-")
-        for module in iter_modules([str(APP_DIRECTORY.parent / "strategies" / "rules")])
-    ),
-    "aggregation": ("examples", "uniform"),
-    "dataset": tuple(DATASETS),
-    "evaluate-on": ("test", "validation"),
-    "partition": ("shards", "dirichlet", "iid", "natural"),
-    "model": (
-        *("linear", "mlp", "cnn", "resnet8", "resnet18", "mobilenet_v3_small", "vgg16"),
-        "char-lstm",
-    ),
-    "normalization": ("imagenet1k-v1", "imagenet1k-features"),
-    "features": ("standardized", "raw"),
-    "device": ("auto", "cpu", "cuda"),
-    "precision": ("float32", "bfloat16"),
-}
-"""What the settings that are names may be; a strategy also an import path, ``module:Rule``, a model
-also ``torchvision/NAME``, and a data set ``hf:NAME``."""
+__all__ = [
+    "APP_DIRECTORY",
+    "CHOICES",
+    "FLEETS",
+    "Agreeing",
+    "Config",
+    "Scalar",
+    "default_run_config",
+    "format_toml",
+    "merged",
+    "parse_rule",
+    "unused_settings",
+]
 
 _TORCHVISION = "torchvision/"
 _FAMILIES = {"model": _TORCHVISION, "dataset": HUB}  # of names that begin so
 _PATHS = {"strategy": ["module:Rule"]} | {k: [f"{each}NAME"] for k, each in _FAMILIES.items()}
-_IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-
-
 _FILE, _FILES = "a file", (".csv", ".json")
-FLEETS = ("phones", "cross-silo", "uniform")
-"""The names of `pncs_flower.devices.PRESETS`."""
+
+_OF_FILES, _OF_HUB = "data-dir", ("input-column", "label-column", "client-column", "image-size")
+"""The settings that only some data sets read: those with files, and those of the hub."""
 
 _READ_BY: dict[str, dict[str, tuple[str, ...]]] = {
-    "dataset": {
-        "data-dir": (*(name for name, each in DATASETS.items() if each.files), HUB),
-        **dict.fromkeys(
-            ("input-column", "label-column", "client-column", "image-size"),
-            (*(name for name, each in DATASETS.items() if each.on_hub), HUB),
-        ),
-    },
     "partition": {"shards-per-client": ("shards",), "dirichlet-alpha": ("dirichlet",)},
     "devices": dict.fromkeys(("deadline", "extra"), (*FLEETS, _FILE)),
     "model": dict.fromkeys(
@@ -72,22 +56,18 @@ _READ_BY: dict[str, dict[str, tuple[str, ...]]] = {
         ("vgg16", _TORCHVISION),
     ),
 }
-"""The settings that only some data sets, partitions and models read."""
+"""The settings that only some partitions, fleets and models read."""
 
 _INPUTS = (
     "dataset",
-    *_READ_BY["dataset"],
+    _OF_FILES,
+    *_OF_HUB,
     "evaluate-on",
     "test-examples",
     *_READ_BY["model"],
     "model",
 )
 _PARTS = ("partition", "shards-per-client", "dirichlet-alpha", "seed")
-
-
-def is_rule(name: str) -> bool:
-    """Tell whether a name is that of a rule, or may be the import path of one."""
-    return name in CHOICES["strategy"] or bool(_IMPORT_PATH.fullmatch(name))
 
 
 def _choose(key: str, value: str) -> str:
@@ -246,8 +226,10 @@ class Config:
         return parse_rule(self.rule)
 
     @property
-    def data(self) -> tuple[str, str, Reading]:
+    def data(self) -> tuple[str, str, "Reading"]:
         """The data set, its folder, and how it is read if it is one of the hub."""
+        from .data.hub_columns import Reading  # NumPy takes a moment, and no wrong setting waits
+
         columns = self.input_column, self.label_column, self.client_column
         return self.dataset, self.data_dir, Reading(*columns, self.image_size)
 
@@ -274,14 +256,6 @@ class Agreeing:
 
     config: Config = dataclasses.field(compare=False)
     values: tuple[Scalar, ...]
-
-
-# A sweep asks for them once or twice for each of its cells.
-@cache
-def default_run_config() -> MappingProxyType[str, Scalar]:
-    """Return the settings as the app's ``pyproject.toml`` has them."""
-    with (APP_DIRECTORY / "pyproject.toml").open("rb") as file:
-        return MappingProxyType(tomllib.load(file)["tool"]["flwr"]["app"]["config"])
 
 
 def parse_rule(text: object) -> dict[str, Any]:
@@ -334,7 +308,7 @@ def unused_settings(config: Config) -> dict[str, list[str]]:
     # Such as ``{"digits": ["data-dir"]}``.
     default = default_run_config()
     unused: dict[str, list[str]] = {}
-    for setting, readers in _READ_BY.items():
+    for setting, readers in {"dataset": _read_by_data_sets(), **_READ_BY}.items():
         chosen = getattr(config, _name(setting))
         kind = _kind(setting, chosen)
         for key, read_by in readers.items():
@@ -342,6 +316,14 @@ def unused_settings(config: Config) -> dict[str, list[str]]:
                 reader = f"{setting} = none" if chosen == "none" else chosen
                 unused.setdefault(reader, []).append(key)
     return unused
+
+
+def _read_by_data_sets() -> dict[str, tuple[str, ...]]:
+    from .data.datasets import DATASETS  # with NumPy; see `Config.data`
+
+    with_files = (*(name for name, each in DATASETS.items() if each.files), HUB)
+    on_hub = (*(name for name, each in DATASETS.items() if each.on_hub), HUB)
+    return {_OF_FILES: with_files, **dict.fromkeys(_OF_HUB, on_hub)}
 
 
 def _hint(key: str, known: Collection[str]) -> str:

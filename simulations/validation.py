@@ -1,15 +1,14 @@
 """What pydantic refuses, told as this project tells errors: what was given, and what it must be."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 from pydantic import AfterValidator, Field, StrictStr, TypeAdapter, ValidationError
 
-from pncs_flower.plain_text import listed
+from .choices import nearest
 
 T = TypeVar("T")
 
@@ -123,22 +122,6 @@ def _keys(table: Any) -> list[str]:
     return [each.name for each in own if each.metadata.get("key", True)]
 
 
-def nearest(wrong: str, known: Collection[str]) -> str:
-    """Say which of the known names was meant, or all of them."""
-    near = get_close_matches(wrong, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {listed(known)}"
-
-
-def check_folder(folder: Path, *marks: str, maker: str) -> None:
-    """Refuse what is no folder, and say which was meant, or which command makes one."""
-    if folder.is_dir():
-        return
-    if folder.exists():
-        raise NotADirectoryError(f"{folder} is a file: give the folder that it is in")
-    instead = near_folder(folder, *marks) or f"; {maker} makes one"
-    raise FileNotFoundError(f"there is no folder {folder}{instead}")
-
-
 def read_description(kind: type[T], file: Path, maker: str) -> T:
     """Read the JSON file in which a command said what it made; names it if it is damaged."""
     try:
@@ -147,25 +130,3 @@ def read_description(kind: type[T], file: Path, maker: str) -> T:
         raise ValueError(
             f"{file} is damaged: give the command again that {maker}, which writes it anew"
         ) from None
-
-
-def near_folder(wrong: Path, *marks: str) -> str:
-    """Say which folder was meant, or which is the latest: in it, beside it or in runs.
-
-    Only those that have a file of one of some names; empty if there is none.
-    """
-    parents = {wrong, wrong.parent, wrong.parent / "runs"}
-    there = [
-        each
-        for parent in parents
-        if parent.is_dir()
-        for each in parent.iterdir()
-        if each != wrong and any((each / mark).is_file() for mark in marks)
-    ]
-    if not there:
-        return ""
-    there.sort(key=lambda each: (each.stat().st_mtime, each), reverse=True)
-    near = get_close_matches(wrong.name, [each.name for each in there], n=1)
-    if near:
-        return f"; did you mean {next(each for each in there if each.name == near[0])}?"
-    return f"; the latest is {there[0]}"

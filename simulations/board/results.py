@@ -15,19 +15,13 @@ from pncs_flower.strategies import SelectionStrategy
 from pncs_flower.strategies.combinations import parse_combination
 
 from ..config import Config, default_run_config
+from ..folders import BOARD, SWEEP, near_folder
 from ..run.strategy import build_strategy
 from ..sweep.cell import CELLS, Run
 from ..sweep.progress import Reached, Spent, Vector, known, to_reach
-from ..sweep.results import (
-    BOARD,
-    SWEEP,
-    SweepResults,
-    make_folder,
-    read_results,
-    refuse_other_results,
-)
+from ..sweep.results import SweepResults, make_folder, read_results, refuse_other_results
 from ..sweep.statistics import mean_interval, sortable
-from ..validation import Text, near_folder, read_description
+from ..validation import Text, read_description
 from .file import Board, See
 from .ranks import Ranking, rank
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..validation import nearest
+from ..choices import nearest
 from .console import out, progress_bar, said_plainly
 from .options import names as completing
 

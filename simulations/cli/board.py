@@ -6,7 +6,7 @@ from typing import Any
 
 from pncs_flower.plain_text import counted
 
-from ..config import APP_DIRECTORY, Scalar
+from ..choices import APP_DIRECTORY, Scalar
 from .console import out, progress_bar
 from .runs import carry_out
 

@@ -2,17 +2,19 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config import CHOICES, Config, Scalar, default_run_config, is_rule, unused_settings
-from ..validation import nearest
+from ..choices import CHOICES, Scalar, default_run_config, is_rule, nearest
 from .console import err, parse_setting, progress_bar, said_plainly
 from .given import given_command
 from .options import ALL, Clients, DataDir, DataSet, Model, NumSelected, Rounds, Settings, names
 from .runs import carry_out
 from .sweep import FULL_DISK, show_report
+
+if TYPE_CHECKING:
+    from ..config import Config
 
 FIRST = ("pncs", "sketched-mean", "uniform")
 """What is compared if nobody says it."""
@@ -90,6 +92,7 @@ def compare(
         given = {key: value for key, value in chosen.items() if value is not None}
         given |= dict(parse_setting(text) for text in settings or [])
         clients = clients or 10
+        from ..config import unused_settings
         from ..sweep.comparison import comparison
 
         wanted = comparison(
@@ -148,7 +151,7 @@ def _read_rule(text: str) -> tuple[str, dict[str, Scalar]]:
     return " ".join([name, *settings]), {"strategy": name, **own}
 
 
-def _players(config: Config, clients: int, wanted: int | None) -> int:
+def _players(config: "Config", clients: int, wanted: int | None) -> int:
     """Return how many processes play clients: one where they compute on a GPU."""
     from pncs_flower.clients.device import choose_device
 

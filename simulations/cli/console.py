@@ -26,7 +26,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from ..config import Scalar, default_run_config
+from ..choices import Scalar, default_run_config
 from ..how_far import listening
 from ..timeouts import NEWS_IN_LOG
 

@@ -1,23 +1,21 @@
 """`pncs data`: which data sets there are, whether they are here and sound, and how to get them."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
 
-from ..data.datasets import DATASETS, dataset_fingerprint, find_dataset, load_dataset
-from ..data.download import download
-from ..data.examples import Data, classes_of
-from ..data.hub import PREFIX, fetch
-from ..data.hub_columns import Reading
+from ..choices import CHOICES, HUB
 from .console import out, progress_bar, said_plainly
 from .options import Suggesting, names
 
-data = typer.Typer(cls=Suggesting, help="The data sets.", invoke_without_command=True)
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-_PUBLISHED = [name for name, each in DATASETS.items() if each.download or each.on_hub]
+    from ..data.examples import Data
+
+data = typer.Typer(cls=Suggesting, help="The data sets.", invoke_without_command=True)
 
 _FOLDER = Annotated[
     str, typer.Option("--data-dir", help="Folder of the data set; empty: the usual one.")
@@ -33,6 +31,8 @@ def _callback(context: typer.Context) -> None:
 @data.command("list")
 def list_(data_dir: _FOLDER = "") -> None:
     """Say which data sets there are, and which of them are found."""
+    from ..data.datasets import DATASETS, dataset_fingerprint  # NumPy takes a moment
+
     for name in DATASETS:
         try:
             dataset_fingerprint(name, data_dir)
@@ -43,13 +43,20 @@ def list_(data_dir: _FOLDER = "") -> None:
         held = f"{sizes[0]:>5} + {sizes[1]:>5} examples" if sizes else DATASETS[name].on_hub
         out.print(f"{name:<14} {held:<23}  {state}", soft_wrap=True)
     out.print(
-        f"{PREFIX}NAME        any other of images or text on the Hugging Face hub", soft_wrap=True
+        f"{HUB}NAME        any other of images or text on the Hugging Face hub", soft_wrap=True
     )
+
+
+def _published(incomplete: str) -> list[str]:
+    from ..data.datasets import DATASETS
+
+    published = [name for name, each in DATASETS.items() if each.download or each.on_hub]
+    return names(*published, HUB)(incomplete)
 
 
 @data.command()
 def get(
-    name: Annotated[str, typer.Argument(autocompletion=names(*_PUBLISHED, PREFIX))],
+    name: Annotated[str, typer.Argument(autocompletion=_published)],
     data_dir: Annotated[Path, typer.Option(help="Folder to put it in.")] = Path("data"),
     address: Annotated[
         str, typer.Option("--from", help="A mirror, in place of where it is published.")
@@ -60,6 +67,10 @@ def get(
     NAME is one that pncs data list names, or any of the Hugging Face hub, such as hf:ylecun/mnist.
     """
     with said_plainly():
+        from ..data.datasets import find_dataset
+        from ..data.download import download
+        from ..data.hub import fetch
+
         dataset = find_dataset(name)
         folder = data_dir.expanduser().resolve()
         if dataset.on_hub:
@@ -82,7 +93,7 @@ def get(
 
 @data.command()
 def check(
-    name: Annotated[str, typer.Argument(autocompletion=names(*DATASETS, PREFIX))],
+    name: Annotated[str, typer.Argument(autocompletion=names(*CHOICES["dataset"], HUB))],
     data_dir: _FOLDER = "",
     columns: Annotated[
         tuple[str, str, str],
@@ -95,6 +106,12 @@ def check(
     NAME is one that pncs data list names, or hf:NAME.
     """
     with said_plainly():
+        import numpy as np
+
+        from ..data.datasets import dataset_fingerprint, find_dataset, load_dataset
+        from ..data.examples import classes_of
+        from ..data.hub_columns import Reading
+
         folder = str(Path(data_dir).expanduser()) if data_dir else ""
         given = name, folder, Reading(*columns, image_size)
         with progress_bar("reading"):
@@ -123,7 +140,9 @@ def check(
         out.print(f"fingerprint {fingerprint}")
 
 
-def _check_counts(name: str, found: Data, part: str, counts: NDArray[np.int64], size: int) -> None:
+def _check_counts(
+    name: str, found: "Data", part: str, counts: "NDArray[np.int64]", size: int
+) -> None:
     """Refuse a part that is not what was published."""
     examples, labels = found.train, found.train_labels
     if part == "test":

@@ -7,12 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pncs_flower.plain_text import counted
 
-from ..config import Config, Scalar, default_run_config
+from ..choices import Scalar, default_run_config
 from .console import err, out, progress_bar
+
+if TYPE_CHECKING:
+    from ..config import Config
 
 SHARES: Mapping[str, Any] = {"cpus_per_client": 1, "gpus_per_client": 0.0, "logical_gpus": 0}
 """What clients on Ray get of the machine, which is not among a run's settings: the defaults."""
@@ -32,11 +35,12 @@ class Engine(StrEnum):
     IN_PROCESS = "in-process"
 
 
-def resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> tuple[Config, int]:
+def resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> tuple["Config", int]:
     """Return the settings and the number of clients of a run that is to go on."""
+    from ..config import Config
+    from ..folders import SWEEP
     from ..run.folder import CHECKPOINT, check_saved, read_rounds, rounds_done
     from ..run.settings import read_settings, refuse_other_settings
-    from ..sweep.results import SWEEP
 
     if (folder / SWEEP).is_file():
         raise ValueError(
@@ -69,7 +73,7 @@ def resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> t
     return replace(config, resume=True, output_dir=str(folder)), clients or before or 0
 
 
-def run_on_ray(config: Config, clients: int, shares: Mapping[str, Any]) -> None:
+def run_on_ray(config: "Config", clients: int, shares: Mapping[str, Any]) -> None:
     """Run in Flower's simulation on Ray, and follow its rounds."""
     with progress_bar(_CHECKING):
         from ..run.flower import check_command, run_in_flower
@@ -113,7 +117,7 @@ def run_on_ray(config: Config, clients: int, shares: Mapping[str, Any]) -> None:
     _conclude(output)
 
 
-def run_in_process(config: Config, clients: int, workers: int | None) -> None:
+def run_in_process(config: "Config", clients: int, workers: int | None) -> None:
     """Run on this machine, in so many worker processes; None: as many as are of use."""
     from pncs_flower.clients.device import choose_device
 
@@ -157,7 +161,7 @@ def _tell(note: str | None) -> None:
         err.print(f"Note: {note}", soft_wrap=True)
 
 
-def _begin(config: Config, clients: int, where: str) -> tuple[Config, Path]:
+def _begin(config: "Config", clients: int, where: str) -> tuple["Config", Path]:
     """Make the run's folder, with its settings, and say where its clients are."""
     from ..run.flower import FLOWER_LOG
     from ..run.folder import output_path
@@ -173,7 +177,7 @@ def _begin(config: Config, clients: int, where: str) -> tuple[Config, Path]:
 
 @contextlib.contextmanager
 def _saying_how_to_go_on(
-    config: Config, output: Path, engine: Engine, shares: Mapping[str, Any] = SHARES
+    config: "Config", output: Path, engine: Engine, shares: Mapping[str, Any] = SHARES
 ) -> Iterator[None]:
     """Say, where a run ends before its time, which command goes on with it."""
     from ..run.flower import FLOWER_LOG
@@ -211,7 +215,7 @@ def _kind(error: Exception, output: Path) -> str:
     return type(error).__name__
 
 
-def _how_to_go_on(config: Config, output: Path, engine: Engine, shares: Mapping[str, Any]) -> str:
+def _how_to_go_on(config: "Config", output: Path, engine: Engine, shares: Mapping[str, Any]) -> str:
     from ..run.folder import is_done
     from ..run.settings import SETTINGS
 

@@ -7,7 +7,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from ..config import CHOICES, FLEETS, default_run_config
+from ..choices import CHOICES, FLEETS, default_run_config
 
 ALL = "all"
 """What a comparison calls the ceiling, all clients in each round."""

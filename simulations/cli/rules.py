@@ -2,15 +2,18 @@
 
 import inspect
 import re
-from typing import Annotated, get_type_hints
+from typing import TYPE_CHECKING, Annotated, get_type_hints
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from ..config import CHOICES, Config, default_run_config
+from ..choices import CHOICES, default_run_config
 from .console import out, said_plainly
 from .options import names
+
+if TYPE_CHECKING:
+    from ..config import Config
 
 
 def rules(
@@ -23,6 +26,8 @@ def rules(
     with said_plainly(), out.status("Importing the rules"):
         from pncs_flower.strategies.combinations import COMBINATIONS
         from pncs_flower.strategies.rules import STRATEGIES
+
+        from ..config import Config
 
         combination = COMBINATIONS.get(name or "")
         if name in STRATEGIES or (name and not combination):
@@ -49,7 +54,7 @@ def _first_line(kind: type) -> str:
     return (inspect.getdoc(kind) or "").partition("\n")[0]
 
 
-def _show(config: Config) -> None:
+def _show(config: "Config") -> None:
     """Print a rule's documentation and its parameters, with what they are in the app."""
     from pncs_flower.strategies.rule import parameters
 

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..config import CHOICES, Config, Scalar, default_run_config, unused_settings
-from ..data.datasets import find_dataset
+from ..choices import CHOICES, Scalar, default_run_config
 from .bench import BENCHMARKS, QUICK, bench
 from .board import BOARDS
 from .compare import EXAMPLES as COMPARISONS
@@ -186,10 +185,14 @@ def run(
     with said_plainly():
         given = {key: value for key, value in chosen.items() if value is not None}
         given |= dict(parse_setting(text) for text in settings or [])
+        from ..config import Config, unused_settings  # pydantic takes a moment
+
         if resume is None:
             config, clients = Config.from_run_config(default_run_config() | given), clients or 10
         else:
             config, clients = resumed(resume.expanduser().resolve(), given, clients)
+        from ..data.datasets import find_dataset  # NumPy takes a moment, and no wrong setting waits
+
         usual = find_dataset(config.dataset)
         if usual.files and not (
             config.data_dir or usual.usual_folder.is_absolute()
@@ -197,7 +200,7 @@ def run(
             config = replace(config, data_dir=str(usual.usual_folder.resolve()))
         if config.has_devices_file:  # the same; and a bad line is told before anything starts
             config = replace(config, devices=str(Path(config.devices).expanduser().resolve()))
-            from pncs_flower.devices import as_fleet  # NumPy takes a moment, and --help needs none
+            from pncs_flower.devices import as_fleet
 
             as_fleet(config.devices)
         if engine is Engine.IN_PROCESS and (gpus_per_client or logical_gpus):

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ..config import APP_DIRECTORY, CHOICES, Scalar, unused_settings
-from ..validation import check_folder, near_folder, nearest
+from ..choices import APP_DIRECTORY, CHOICES, Scalar, nearest
+from ..folders import BOARD, SUMMARY, SWEEP, check_folder, near_folder
 from .board import BOARDS, carry_out_board, file_of, refuse_for_board, show_board
 from .console import err, out, parse_setting, progress_bar, said_plainly
 from .given import given_command
@@ -172,9 +172,6 @@ def report(
     ] = None,
 ) -> None:
     """Write the report of a sweep or a board, or the pictures of a run, again."""
-    from ..run.folder import SUMMARY  # NumPy takes a moment, and --help needs none
-    from ..sweep.results import BOARD, SWEEP
-
     of_a_run = round is not None
     marks, maker = ((SUMMARY,), "run") if of_a_run else ((SUMMARY, BOARD, SWEEP), "compare")
     with said_plainly():
@@ -208,6 +205,7 @@ def _run(
     workers: int | None,
 ) -> bool:
     """Run a file with other keys and settings, write its report, and tell if a cell failed."""
+    from ..config import unused_settings
     from ..sweep.file import changed, read_sweep
 
     wanted = changed(read_sweep(file), quick, only, keys, changes)

@@ -1,17 +1,18 @@
-"""The data sets by name. A new one is a file beside this one, and a line in `DATASETS`."""
+"""The data sets by name. A new one is a file beside this one, and a name here and in `CHOICES`."""
 
 from difflib import get_close_matches
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
+from ..choices import HUB
 from ..how_far import tell
 from .cifar10 import CIFAR10
 from .diabetes import DIABETES
 from .digits import DIGITS
 from .examples import Data, Dataset
 from .fashion_mnist import FASHION_MNIST
-from .hub import PREFIX, PRESETS, hub_dataset
+from .hub import PRESETS, hub_dataset
 from .hub_columns import Reading
 from .languages import LANGUAGES
 
@@ -24,12 +25,12 @@ DATASETS |= {name: hub_dataset(name) for name in PRESETS}
 
 def find_dataset(name: str, reading: Reading | None = None) -> Dataset:
     """Return a data set by its name; ``reading`` is how one of the hub is to be read."""
-    if name in PRESETS or name.startswith(PREFIX):
+    if name in PRESETS or name.startswith(HUB):
         return hub_dataset(name, reading or Reading())
     if name not in DATASETS:
         near = get_close_matches(name, DATASETS, n=1)
         raise ValueError(
-            f"no data set is called {name!r}: there are {', '.join(DATASETS)}, and {PREFIX}NAME "
+            f"no data set is called {name!r}: there are {', '.join(DATASETS)}, and {HUB}NAME "
             "for any other of the Hugging Face hub"
             + (f" (did you mean {near[0]!r}?)" if near else "")
         )
@@ -49,7 +50,7 @@ def dataset_fingerprint(name: str, data_dir: str = "", reading: Reading | None =
     dataset = find_dataset(name, reading)
     hashed = blake2b(digest_size=16)
     if dataset.files is None:
-        data = load_dataset(name, data_dir)
+        data = load_dataset(name, data_dir, reading)  # as a run does, so it is read once
         hashed.update(data.train.tobytes() + data.train_labels.tobytes())
         return hashed.hexdigest()
     files = dataset.files(_folder(dataset, data_dir))

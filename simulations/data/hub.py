@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from ..choices import HUB
 from ..timeouts import HUB_ANSWERS
 from ..validation import in_plain_words
 from ..whole_folder import have_folder
 from .examples import Data, Dataset
 from .hub_columns import Reading, read_columns
-
-PREFIX = "hf:"
 
 PRESETS: Mapping[str, tuple[str, str, Reading]] = {
     "cifar100": ("CIFAR-100", "uoft-cs/cifar100", Reading("img", "fine_label")),
@@ -43,12 +42,12 @@ def hub_dataset(name: str, reading: Reading | None = None) -> Dataset:
         chosen = {key: own for key, own in reading._asdict().items() if own}
         reading = usual._replace(**chosen)
     else:
-        title = on_hub = name.removeprefix(PREFIX)
+        title = on_hub = name.removeprefix(HUB)
     parts = on_hub.replace(":", "/").split("/")
     if len(parts) > 3 or not all(parts) or {".", ".."} & {*parts} or "\\" in on_hub:
         raise ValueError(
-            f"dataset = {name!r} must be {PREFIX} and a name of the Hugging Face hub, such as "
-            f"{PREFIX}ylecun/mnist, or {PREFIX}NAME:SUBSET"
+            f"dataset = {name!r} must be {HUB} and a name of the Hugging Face hub, such as "
+            f"{HUB}ylecun/mnist, or {HUB}NAME:SUBSET"
         )
     return Dataset(
         name,
@@ -113,7 +112,7 @@ def _elsewhere(name: str, on_hub: str, folder: Path) -> str:
 
 def _find(name: str, folder: Path) -> Path:
     """Return the folder of a data set: in the data folder, or that folder itself."""
-    on_hub = PRESETS[name][1] if name in PRESETS else name.removeprefix(PREFIX)
+    on_hub = PRESETS[name][1] if name in PRESETS else name.removeprefix(HUB)
     below = folder / _below(on_hub)
     if below.is_dir() and any(below.iterdir()):
         return below

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..validation import nearest
+from ..choices import nearest
 
 State = Mapping[str, Tensor]
 

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from pncs_flower.files import held, replacing, write_whole
 
 from ..config import Config
+from ..folders import SUMMARY
 from ..scores import SCORES, score_of
 from .settings import keep_settings, read_settings, refuse_other_settings
 
 CHECKPOINT = "checkpoint"  # the folder that a run is resumed from
 ROUNDS = "rounds.jsonl"  # a line for each round; no score before its end
-SUMMARY = "summary.json"  # what came out; there once a run is done
 WEIGHTS = "weights.npz"  # the model's at the end
 
 _KEYS = {"round", "elapsed", "notes"}

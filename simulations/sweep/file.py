@@ -10,9 +10,9 @@ from pydantic import TypeAdapter
 
 from pncs_flower.plain_text import listed
 
-from ..config import default_run_config
+from ..choices import default_run_config, nearest
 from ..toml_file import read_toml
-from ..validation import in_plain_words, nearest
+from ..validation import in_plain_words
 from .plan import Report
 from .sweep import PARAMETER, Axes, Sweep, short
 

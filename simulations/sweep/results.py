@@ -10,18 +10,13 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from ..folders import BOARD, SWEEP, check_folder, near_folder
 from ..run.folder import ROUNDS
 from ..scores import SCORES, score_name
-from ..validation import Text, check_folder, near_folder, read_description
+from ..validation import Text, read_description
 from .cell import CELLS, Run, read_cell
 from .plan import Report
 from .sweep import ALL_CLIENTS, Tune
-
-SWEEP = "sweep.json"
-"""Name of the file that says what the sweep is."""
-
-BOARD = "board.json"
-"""The same of a board, whose settings have a folder each."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from pncs_flower.plain_text import one_line
 from pncs_flower.strategies.record import write_json_lines
 
 from ..config import Scalar
+from ..folders import SWEEP
 from ..machine.surroundings import cluster_address
 from ..run.early_stopping import LAST
 from ..run.folder import read_rounds, read_summary
@@ -29,7 +30,7 @@ from ..validation import in_plain_words
 from .cell import CELLS, Cell, Run, read_cell, write_cell
 from .failure import Failure
 from .pool import Moved, RunJobs, pool
-from .results import SWEEP, Tuned, make_folder, refuse_other_results
+from .results import Tuned, make_folder, refuse_other_results
 from .sweep import Sweep, short
 
 TUNING = "tuning"

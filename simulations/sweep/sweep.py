@@ -19,8 +19,9 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from ..config import CHOICES, Config, Scalar, default_run_config, is_rule, merged, parse_rule
-from ..validation import Count, Label, nearest
+from ..choices import CHOICES, Scalar, default_run_config, is_rule, nearest
+from ..config import Config, merged, parse_rule
+from ..validation import Count, Label
 from .cell import Cell, readable_name
 from .plan import CHECKED, Report
 

@@ -7,27 +7,38 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import pncs_flower
 from pncs_flower.simulations.cli import app
 
-HEAVY = ("torch", "torchvision", "ray", "flwr", "matplotlib", "sklearn", "scipy", "pandas")
+HEAVY = {"torch", "torchvision", "ray", "flwr", "matplotlib", "sklearn", "scipy", "pandas"}
+SLOW = {*HEAVY, "numpy", "pydantic"}  # of which each takes longer than all that --help needs
+
+
+def test_help_and_what_is_wrong_with_a_command_wait_for_no_import() -> None:
+    """Imports, since times on a busy machine say little."""
+    commands = [
+        "",
+        "--help",
+        *(f"{name} --help" for name in ("run", "compare", "sweep", "report", "reproduce", "rules")),
+        *("data --help", "data get --help", "data check --help", "bench --help"),
+        *("runn", "run --round 3", "run --workers many", "run --set lr"),
+        *("report absent", "reproduce table9", "sweep absent.toml", "bench nothing"),
+    ]
+    seen = imported(*(each.split() for each in commands))
+    found = {each: modules & SLOW for each, modules in zip(commands, seen, strict=True)}
+    assert not any(found.values()), found
+
+
+def test_a_wrong_setting_waits_for_what_checks_settings_alone() -> None:
+    seen = imported(["run", "--set", "lr=abc"], ["run", "--strategy", "pnsc"])
+    assert [modules & SLOW for modules in seen] == [{"pydantic"}] * 2
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["--help"],
-        ["run", "--set", "lr=abc"],
-        ["run", "--resume", "absent"],
-        ["reproduce", "table9"],
-        ["sweep", "absent.toml"],
-        ["compare", "pnsc"],
-        ["data", "list"],
-    ],
+    "arguments", [["run", "--resume", "absent"], ["compare", "pnsc"], ["data", "list"]]
 )
-def test_what_needs_no_run_waits_for_no_import(arguments: list[str]) -> None:
-    """Imports, since times on a busy machine say little."""
-    assert imported(arguments) & {*HEAVY} == set()
+def test_what_needs_no_run_waits_for_no_large_import(arguments: list[str]) -> None:
+    assert imported(arguments)[0] & HEAVY == set()
 
 
 def test_the_tab_key_waits_for_no_import() -> None:
@@ -37,7 +48,24 @@ def test_the_tab_key_waits_for_no_import() -> None:
         "os.environ['_PNCS_COMPLETE'] = 'complete_zsh'\n"
         "os.environ['_TYPER_COMPLETE_ARGS'] = 'pncs run --set '\n"
     )
-    assert imported([], first) & {*HEAVY} == set()
+    assert imported([], first=first)[0] & SLOW == set()
+
+
+def test_the_names_of_the_package_are_imported_when_they_are_asked_for() -> None:
+    code = (
+        "import sys, pncs_flower\n"
+        "assert 'numpy' not in sys.modules and {*pncs_flower.__all__} <= {*dir(pncs_flower)}\n"
+        "from pncs_flower import *\n"
+        "print(*(globals()[name].__name__ for name in pncs_flower.__all__))\n"
+        "import pncs_flower.similarity\n"
+        "assert cosine is pncs_flower.cosine is pncs_flower.similarity.cosine\n"
+        "pncs_flower.cosines\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.split() == pncs_flower.__all__
+    assert "has no attribute 'cosines'" in done.stderr
 
 
 def test_the_first_round_waits_for_no_import_that_it_does_not_need(tmp_path: Path) -> None:
@@ -45,25 +73,26 @@ def test_the_first_round_waits_for_no_import_that_it_does_not_need(tmp_path: Pat
     first = (
         "from pncs_flower.simulations.run import training\ntraining.train = lambda *_: sys.exit()\n"
     )
-    seen = imported(arguments, first)
-    assert seen & {*HEAVY} == {"torch", "flwr"}
+    assert imported(arguments, first=first)[0] & HEAVY == {"torch", "flwr"}
 
 
-def imported(arguments: list[str], first: str = "") -> set[str]:
-    """Return what a command has imported when it ends, after other lines of code."""
+def imported(*commands: list[str], first: str = "") -> list[set[str]]:
+    """Return what has been imported when each command ends, after other lines of code."""
     code = (
         "import sys\n"
         "from pncs_flower.simulations.cli import app\n"
         f"{first}"
-        "try:\n"
-        f"    app({arguments!r})\n"
-        "except SystemExit:\n"
-        "    print(*sys.modules)\n"
+        f"for arguments in {commands!r}:\n"
+        "    try:\n"
+        "        app(arguments)\n"
+        "    except SystemExit:\n"
+        "        print('imported:', *sys.modules)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
-    return set(done.stdout.splitlines()[-1].split())
+    lines = [each for each in done.stdout.splitlines() if each.startswith("imported: ")]
+    return [set(each.split()[1:]) for each in lines]
 
 
 CRASHES = """

@@ -1,0 +1,71 @@
+"""What the settings may be and are by default: all that the command line's help needs of them."""
+
+# So nothing is imported here that takes a moment, such as Flower, NumPy or pydantic.
+
+import re
+import tomllib
+from collections.abc import Collection
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from pkgutil import iter_modules
+from types import MappingProxyType
+
+from pncs_flower.plain_text import listed
+
+Scalar = bool | int | float | str
+
+APP_DIRECTORY = Path(__file__).resolve().parent
+"""The Flower app that `flwr run` is given: this folder, in a checkout as in a wheel."""
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    # By the names of their files.
+    "strategy": tuple(
+        module.name.replace("_", "-")
+        for module in iter_modules([str(APP_DIRECTORY.parent / "strategies" / "rules")])
+    ),
+    "aggregation": ("examples", "uniform"),
+    "dataset": (
+        *("digits", "fashion-mnist", "cifar10", "diabetes", "made-up-languages"),
+        *("cifar100", "femnist", "shakespeare"),
+    ),
+    "evaluate-on": ("test", "validation"),
+    "partition": ("shards", "dirichlet", "iid", "natural"),
+    "model": (
+        *("linear", "mlp", "cnn", "resnet8", "resnet18", "mobilenet_v3_small", "vgg16"),
+        "char-lstm",
+    ),
+    "normalization": ("imagenet1k-v1", "imagenet1k-features"),
+    "features": ("standardized", "raw"),
+    "device": ("auto", "cpu", "cuda"),
+    "precision": ("float32", "bfloat16"),
+}
+"""What the settings that are names may be; a strategy also an import path, ``module:Rule``, a model
+also ``torchvision/NAME``, and a data set ``hf:NAME``."""
+
+HUB = "hf:"
+"""What the name of any data set of the Hugging Face hub begins with."""
+
+FLEETS = ("phones", "cross-silo", "uniform")
+"""The names of `pncs_flower.devices.PRESETS`."""
+
+_IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def is_rule(name: str) -> bool:
+    """Tell whether a name is that of a rule, or may be the import path of one."""
+    return name in CHOICES["strategy"] or bool(_IMPORT_PATH.fullmatch(name))
+
+
+# A sweep asks for them once or twice for each of its cells.
+@cache
+def default_run_config() -> MappingProxyType[str, Scalar]:
+    """Return the settings as the app's ``pyproject.toml`` has them."""
+    with (APP_DIRECTORY / "pyproject.toml").open("rb") as file:
+        return MappingProxyType(tomllib.load(file)["tool"]["flwr"]["app"]["config"])
+
+
+def nearest(wrong: str, known: Collection[str]) -> str:
+    """Say which of the known names was meant, or all of them."""
+    near = get_close_matches(wrong, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {listed(known)}"
