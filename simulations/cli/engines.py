@@ -123,8 +123,7 @@ def run_in_process(config: "Config", clients: int, workers: int | None) -> None:
 
     from ..client_app import app as client_app
     from ..machine.signals import exit_on_signals
-    from ..run.flower import FLOWER_LOG
-    from ..run.folder import rounds_done
+    from ..run.folder import FLOWER_LOG, rounds_done
     from ..run.in_process import InProcessGrid
     from ..run.preflight import check_device, check_run, choose_workers, note_on_asking
     from ..run.training import train
@@ -163,8 +162,7 @@ def _tell(note: str | None) -> None:
 
 def _begin(config: "Config", clients: int, where: str) -> tuple["Config", Path]:
     """Make the run's folder, with its settings, and say where its clients are."""
-    from ..run.flower import FLOWER_LOG
-    from ..run.folder import output_path
+    from ..run.folder import FLOWER_LOG, output_path
     from ..run.settings import keep_settings
 
     output = output_path(config)
@@ -180,7 +178,7 @@ def _saying_how_to_go_on(
     config: "Config", output: Path, engine: Engine, shares: Mapping[str, Any] = SHARES
 ) -> Iterator[None]:
     """Say, where a run ends before its time, which command goes on with it."""
-    from ..run.flower import FLOWER_LOG
+    from ..run.folder import FLOWER_LOG
 
     try:
         yield

@@ -32,11 +32,10 @@ from ..machine.surroundings import (
     without_proxy_here,
 )
 from ..timeouts import LOOK_AT_RUN_AGAIN, RUN_ENDS, SUPERLINK_ANSWERS, SUPERLINK_STARTS
+from .folder import FLOWER_LOG
 
 if TYPE_CHECKING:
     from .preflight import Placement
-
-FLOWER_LOG = "flwr.log"  # in a run's folder
 
 _SUPERLINK_LOG = Path("local-superlink") / "superlink.log"  # in FLWR_HOME, as Flower has it
 _PORT = "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"

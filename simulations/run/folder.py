@@ -20,6 +20,7 @@ from ..scores import SCORES, score_of
 from .settings import keep_settings, read_settings, refuse_other_settings
 
 CHECKPOINT = "checkpoint"  # the folder that a run is resumed from
+FLOWER_LOG = "flwr.log"  # what Flower says
 ROUNDS = "rounds.jsonl"  # a line for each round; no score before its end
 WEIGHTS = "weights.npz"  # the model's at the end
 

@@ -10,7 +10,17 @@ from typer.testing import CliRunner
 import pncs_flower
 from pncs_flower.simulations.cli import app
 
-HEAVY = {"torch", "torchvision", "ray", "flwr", "matplotlib", "sklearn", "scipy", "pandas"}
+HEAVY = {
+    "torch",
+    "torchvision",
+    "ray",
+    "flwr",
+    "matplotlib",
+    "sklearn",
+    "scipy",
+    "pandas",
+    "psutil",
+}
 SLOW = {*HEAVY, "numpy", "pydantic"}  # of which each takes longer than all that --help needs
 
 
