@@ -134,8 +134,8 @@ def digest(clients: int, settings: Mapping[str, Scalar], files: str) -> str:
 
 def _rests_by_default(settings: Mapping[str, Scalar]) -> bool:
     """Tell whether clients rest as long as PNCS has them rest if nobody says it."""
-    unsaid = settings["queue-length"] == -1 == settings.get("rest-rounds", -1)
-    return unsaid and settings["strategy"] == "pncs"
+    unsaid = all(settings.get(key, -1) == -1 for key in ("queue-length", "rest-rounds"))
+    return unsaid and settings.get("strategy") == "pncs"
 
 
 def readable_name(panel: str, line: str, seed: int) -> str:
