@@ -37,7 +37,8 @@ def write_numbers(
         )
         seconds = [None] * len(up) if run.simulated is None else run.simulated.tolist()
         spent = [up[-1], down[-1], seconds[-1]]
-        runs.append([*own, run.converged, *spent, *served, run.cell["command"]])
+        converged = run.converged if np.isfinite(run.converged) else None
+        runs.append([*own, converged, *spent, *served, run.cell["command"]])
         for row, *so_far in zip(run.rounds, up, down, seconds, strict=True):
             values = [row["round"], score_of(row), row["loss"], *so_far]
             values.append(row.get("worst-tenth-accuracy"))
@@ -64,12 +65,15 @@ def write_numbers(
     write_csv(folder / "reached.csv", headings, reached)
     headings = "panel,reference,against,seeds,difference,p,p (Holm)"
     write_csv(folder / "tests.csv", headings, compared)
-    return [
+    found = [
         Download("rounds.csv", f"every round of every run: {results.score}, loss, bytes, chosen"),
         Download("runs.csv", "every run: how it ended, what it spent, its command"),
-        Download("reached.csv", f"what each run took to reach each {results.score}"),
-        Download("tests.csv", "the paired tests"),
     ]
+    if reached:
+        found.append(Download("reached.csv", f"what each run took to reach each {results.score}"))
+    if tests:
+        found.append(Download("tests.csv", "the paired tests"))
+    return found
 
 
 def _until(run: Run, spent: Spent, target: float) -> float | None:

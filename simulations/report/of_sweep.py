@@ -16,7 +16,7 @@ from ..sweep.results import SweepResults
 from ..sweep.statistics import compare, judge, percent
 from .csv_of_sweep import Download, write_numbers
 from .page import write_page
-from .pictures_of_sweep import draw_choices, draw_curves, draw_similarities, looks_of
+from .pictures_of_sweep import BANDS_FROM, draw_choices, draw_curves, draw_similarities, looks_of
 from .tables_of_sweep import (
     TO_REACH,
     after_rounds_table,
@@ -29,7 +29,7 @@ from .tables_of_sweep import (
     tuning_table,
     unreached,
 )
-from .words_of_sweep import last_rounds, verdicts_of, what_was_compared
+from .words_of_sweep import SURE, competing, last_rounds, verdicts_of, what_was_compared
 
 REPORT = "report.html"
 """Name of the page in a sweep's folder."""
@@ -68,8 +68,12 @@ def write_report(folder: Path, results: SweepResults) -> Path:
         results=results,
         last=last_rounds(results),
         compared=what_was_compared(results, data),
+        seeds=max(len(own) for _, _, own in results.groups),
+        several=len(competing(results)) > 1,
+        told_apart=any(test.p_holm < SURE for test in tests),
         early=sum(len(run.trained) < len(run.rounds) for run in runs),
         notes=_notes(results, releases),
+        bands_from=BANDS_FROM,
         looks=[(line, looks[line]) for line in in_order],
         curves=curves,
         verdicts=verdicts_of(results, tests),

@@ -42,7 +42,7 @@ function keyOf(text) {
   return number ? Number(number[0].replaceAll(",", "")) : text;
 }
 
-// A rule of the legend is picked out in all curves: while it is pointed at, or until pressed again.
+// A rule is picked out in all curves: while it is pointed at, or until pressed again.
 const rules = [...document.querySelectorAll(".looks span")].map((label) => {
   const button = document.createElement("button");
   button.type = "button";
@@ -58,19 +58,35 @@ function light() {
   const lit = rules.filter((rule) => rule === pointed || rule.getAttribute("aria-pressed") === "true");
   const views = document.querySelector(".views");
   views.classList.toggle("lighting", lit.length > 0);
+  for (const rule of rules) rule.classList.toggle("lit", lit.includes(rule));
   for (const line of views.querySelectorAll(".line, .band")) {
     line.classList.toggle("lit", lit.some((rule) => rule.dataset.rule === line.dataset.rule));
   }
 }
 
-for (const rule of rules) {
-  rule.addEventListener("click", () => {
+function picksOut(element, rule) {
+  element.addEventListener("click", () => {
     rule.setAttribute("aria-pressed", String(rule.getAttribute("aria-pressed") !== "true"));
     pointed = null;
     light();
   });
-  rule.addEventListener("pointerenter", () => { pointed = rule; light(); });
-  rule.addEventListener("pointerleave", () => { pointed = null; light(); });
+  element.addEventListener("pointerenter", () => { pointed = rule; light(); });
+  element.addEventListener("pointerleave", () => { pointed = null; light(); });
+}
+
+for (const rule of rules) {
+  picksOut(rule, rule);
+  // So does its line in a plot, near which the rule's name is shown.
+  for (const line of document.querySelectorAll(`.line[data-rule="${rule.dataset.rule}"]`)) {
+    const near = line.querySelector("path").cloneNode();
+    near.removeAttribute("style");
+    near.setAttribute("class", "near");
+    const name = document.createElementNS(line.namespaceURI, "title");
+    name.textContent = rule.textContent;
+    near.append(name);
+    line.append(near);
+    picksOut(line, rule);
+  }
 }
 
 // What is folded is printed too.

@@ -9,13 +9,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from pncs_flower.plain_text import counted
 from pncs_flower.protocol import client_order
 
 from ..run.folder import read_rounds, read_summary
 from ..run.settings import SETTINGS
-from ..scores import ACCURACY, SCORES, score_name
+from ..scores import ACCURACY, SCORES, score_name, score_of
 from ..toml_file import read_toml
 from . import figures
 from .of_run import PICTURE
@@ -47,7 +48,7 @@ def draw_rounds(path: Path) -> Path:
     width = figure.get_figwidth()
     figure.set_figwidth(width + strips * _STRIP)
     heights = [2.6, height]
-    initial = summary[f"initial-{score_name(rows[-1])}"]
+    scores = _scores(rows, summary[f"initial-{score_name(rows[-1])}"])
     if rows[-1].get("clock") is not None:
         heights.insert(0, 2.6)
         figure.set_figheight(figure.get_figheight() + 2.6)
@@ -56,11 +57,11 @@ def draw_rounds(path: Path) -> Path:
         len(heights), 1 + strips, width_ratios=[width, *[_STRIP] * strips], height_ratios=heights
     )
     if last > 1:
-        _draw_over_time(figure.add_subplot(grid[0, 0]), rows, initial)
+        _draw_over_time(figure.add_subplot(grid[0, 0]), rows, scores)
     above = figure.add_subplot(grid[last - 1, 0])
     below = figure.add_subplot(grid[last, 0], sharex=above)
     above.tick_params(labelbottom=False)
-    _draw_score(above, rows, initial)
+    _draw_score(above, rows, scores)
     _draw_clients(below, rows, clients)
     beside = [figure.add_subplot(grid[last, 1 + n], sharey=below) for n in range(strips)]
     _draw_turns(beside[0], rows, clients)
@@ -68,20 +69,35 @@ def draw_rounds(path: Path) -> Path:
         _draw_strip(beside[1], [by_client.get(client) or 0.0 for client in clients], _BY_LABELS)
         beside[1].axvline(summary["mean-client-accuracy"], color="#555555", linewidth=1)
         beside[1].set(xlabel="accuracy by\nits labels", xlim=(0, 1))
+        beside[1].set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
     figure.suptitle(
         f"{config['strategy']} on {config['dataset']}: "
         f"{config['num-selected']} of {counted(len(clients), 'client')} per round"
     )
-    lost = any(set(row["chosen"]) - set(row["delivered"]) for row in rows)
-    away = any(len(row["clients"]) < len(clients) for row in rows)
-    unseen = {state for state, seen in ((_LOST, lost), (_AWAY, away)) if not seen}
-    shown = [state for state in range(len(_STATES)) if state not in unseen]
+    seen = {_CHOSEN, _FREE}
+    if any(row["cooling"] for row in rows):
+        seen.add(_COOLING)
+    if any(set(row["chosen"]) - set(row["delivered"]) for row in rows):
+        seen.add(_LOST)
+    if any(len(row["clients"]) < len(clients) for row in rows):
+        seen.add(_AWAY)
+    shown = [state for state in range(len(_STATES)) if state in seen]
     patches = [Patch(facecolor=_COLOURS[s], edgecolor="#999999", linewidth=0.5) for s in shown]
     figures.legend_below(figure, patches, [_STATES[state] for state in shown])
     return figures.save(figure, path / PICTURE)
 
 
-def _draw_score(axes: Axes, rows: Sequence[Mapping[str, Any]], initial: float) -> None:
+def _scores(rows: Sequence[Mapping[str, Any]], initial: float | None) -> NDArray[np.float64]:
+    """Return the score before training and after each round; NaN where it is not finite."""
+    return np.array([initial, *(score_of(row) for row in rows)], dtype=np.float64)
+
+
+def _show_scale(axes: Axes, name: str, scores: NDArray[np.float64]) -> None:
+    lowest = 0.0 if name == ACCURACY else float(np.nanmin(scores, initial=0.0))
+    axes.set(ylabel=f"test {SCORES[name]}", ylim=(lowest, 1))
+
+
+def _draw_score(axes: Axes, rows: Sequence[Mapping[str, Any]], scores: NDArray[np.float64]) -> None:
     rounds = [0, *(row["round"] for row in rows)]
     worst: list[float] = [
         value for row in rows if (value := row.get("worst-tenth-accuracy")) is not None
@@ -91,26 +107,24 @@ def _draw_score(axes: Axes, rows: Sequence[Mapping[str, Any]], initial: float) -
         words = f"  {worst[-1]:.3f} worst tenth"
         text = axes.text(rounds[-1], worst[-1], words, va="center", fontsize=9)
         text.set_in_layout(False)  # there is room above the strips
-    name = score_name(rows[-1])
-    scores = [initial, *(row[name] for row in rows)]
     axes.plot(rounds, scores, color=figures.COLOURS[0], linewidth=1.8, marker="o", markersize=3)
-    axes.text(rounds[-1], scores[-1], f"  {scores[-1]:.3f}", va="center", fontsize=9)
-    axes.set(ylabel=f"test {SCORES[name]}", ylim=(0 if name == ACCURACY else min(0, *scores), 1))
+    if np.isfinite(scores[-1]):
+        axes.text(rounds[-1], scores[-1], f"  {scores[-1]:.3f}", va="center", fontsize=9)
+    _show_scale(axes, score_name(rows[-1]), scores)
     figures.plain_axes(axes, "y")
 
 
-def _draw_over_time(axes: Axes, rows: Sequence[Mapping[str, Any]], initial: float) -> None:
+def _draw_over_time(
+    axes: Axes, rows: Sequence[Mapping[str, Any]], scores: NDArray[np.float64]
+) -> None:
     """Draw the score over simulated time: it holds until the next round is over."""
-    name = score_name(rows[-1])
     ends = np.cumsum([0.0, *(sum(row["simulated_seconds"].values()) for row in rows)])
     unit = unit_for(float(ends[-1]), SECONDS)
-    scores = [initial, *(row[name] for row in rows)]
     colour = figures.COLOURS[0]
     axes.plot(ends / unit.size, scores, color=colour, linewidth=1.4, drawstyle="steps-post")
     axes.plot(ends / unit.size, scores, color=colour, linestyle="none", marker="o", markersize=3)
-    bottom = 0 if name == ACCURACY else min(0, *scores)
-    axes.set(xlabel=f"simulated time, {unit.name}", ylabel=f"test {SCORES[name]}", ylim=(bottom, 1))
-    axes.set_xlim(left=0)
+    _show_scale(axes, score_name(rows[-1]), scores)
+    axes.set(xlabel=f"simulated time, {unit.name}", xlim=(0, ends[-1] / unit.size * 1.05 or 1))
     figures.plain_axes(axes, "both")
 
 

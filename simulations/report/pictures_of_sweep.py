@@ -41,13 +41,13 @@ from .units import BYTES, SECONDS, Unit, in_unit, unit_for
 
 # A dash by its name in matplotlib, and in SVG.
 _DASHES = {"-": "none", "--": "7 3", "-.": "12 3 2 3", ":": "2 3"}
-_ALONE = {1: (7.2, 3.4), 2: (5.0, 3.3)}  # inches of a curve on the page, by how many there are
+_ALONE = {1: (5.8, 3.2), 2: (5.0, 3.3)}  # inches of a curve on the page, by how many there are
 _ONE_OF_MANY = (4.0, 3.0)
 _CHOSEN = "#2589c4"  # part of an image, it stands out on a light page and on a dark one
 _HEAT_MAPS = 4
 _MOST_NAMES = 20  # clients of a heat map whose names stand beside it
 _MOST_STEPS = 100  # of a line over time or bytes: more are finer than what is drawn
-_BANDS_FROM = 5  # with fewer seeds they are so wide that they hide the lines
+_FLATTEST = 0.05  # of scores that a plot shows: closer ones would look as if far apart
 _FAR_APART = 10  # how many times longer than another line one takes, for a logarithmic axis
 _SPENT = {
     ROUNDS: "round",
@@ -55,6 +55,9 @@ _SPENT = {
     TRAFFIC: "{} to and from clients",
     UPLOAD: "{} sent by clients",
 }
+
+BANDS_FROM = 5
+"""From how many seeds on intervals are drawn: of fewer they hide the lines."""
 
 
 class Similarities(NamedTuple):
@@ -115,11 +118,21 @@ def _save_curves(
 ) -> Axes:
     """Write plots side by side as PNG, and return the first; all have its scale of scores."""
     figure, axes = draw_side_by_side(plots, 3, (4.2, 3.3), 0.9, sharey=True)
-    axes[0].set_ylabel(f"test {results.score}")
+    axes[0].set(ylabel=f"test {results.score}", ylim=_scale(axes))
     shown = [line for line in looks_of(results) if line in drawn]  # one may have no result
     legend_below(figure, [drawn[line] for line in shown], shown)
     save(figure, path)
     return axes[0]
+
+
+def _scale(axes: Sequence[Axes]) -> tuple[float, float]:
+    """Return the lowest and the highest score of plots that share a scale: 0 and 1 of none."""
+    scores = np.concatenate([np.asarray(line.get_ydata()) for a in axes for line in a.lines])
+    if not np.isfinite(scores).any():
+        return 0.0, 1.0
+    low, high = axes[0].get_ylim()
+    more = max(0.0, _FLATTEST - (high - low)) / 2
+    return low - more, high + more
 
 
 def _plots(results: SweepResults, over: Spent, drawn: dict[str, Line2D]) -> list[Plot]:
@@ -142,7 +155,7 @@ def _plots(results: SweepResults, over: Spent, drawn: dict[str, Line2D]) -> list
             axes.set_xlabel(f"{what}{' (log scale)' if log else ''}")
             plain_axes(axes)
             if over == ROUNDS:
-                axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+                axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
             elif log:
                 axes.set_xscale("log")
                 axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -198,9 +211,12 @@ def _draw_line(axes: Axes, runs: Sequence[Run], over: Spent, look: Look, size: f
         linestyle=look.dash,
         linewidth=look.width,
         drawstyle=how,
+        marker="o" if np.isfinite(mean).sum() == 1 else "",  # a line of one point is not seen
         gid=line_id(look.number),
     )
-    if len(runs) >= _BANDS_FROM:
+    # Where scores are not finite, it was trained all the same.
+    axes.update_datalim(np.column_stack([x / size, np.zeros_like(x)]), updatey=False)
+    if len(runs) >= BANDS_FROM:
         low, high = np.clip((mean - half, mean + half), min(0, mean.min()), 1)
         step: Literal["post"] | None = None if over == ROUNDS else "post"
         band = axes.fill_between(
@@ -246,8 +262,8 @@ def draw_choices(results: SweepResults, path: Path) -> list[Picture]:
                 ("none", _CHOSEN),
             )
             axes.set_facecolor(PALE)
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-            axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
+            axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
         seed = run.cell["seed"]
         title = line if seed == first else f"{line}, seed {seed}"
@@ -267,8 +283,10 @@ def _turns_in_words(run: Run) -> str:
     clients = clients_of(run.rounds)
     turns = [chosen[client] for client in clients]
     never = [client for client in clients if not chosen[client]]
-    words = f"in {counted(len(run.rounds), 'round')} clients were chosen {min(turns)} to "
-    words += f"{counted(max(turns), 'time')}"
+    words = f"in {counted(len(run.rounds), 'round')} "
+    if min(turns) == max(turns):
+        return f"{words}each client was chosen {counted(max(turns), 'time')}."
+    words += f"clients were chosen {min(turns)} to {counted(max(turns), 'time')}"
     return words + (f"; never: {first_of(never, 10)}." if never else ".")
 
 

@@ -11,7 +11,7 @@ from ..sweep.results import SweepResults
 from ..sweep.statistics import Comparison, mean_interval, percent, sortable
 from .units import BYTES as BYTE_UNITS
 from .units import SECONDS, Unit, in_unit, unit_for
-from .words_of_sweep import SURE, least_and_most
+from .words_of_sweep import SURE, competing, least_and_most
 
 SERVED = (
     ("never-chosen", ".1f"),
@@ -121,7 +121,8 @@ def reached_table(results: SweepResults, spent: Spent) -> tuple[str, Table]:
             *(
                 _bold(
                     _when(each, unit),
-                    np.isfinite(each.median)
+                    len(competing(results)) > 1
+                    and np.isfinite(each.median)
                     and line not in results.ceilings
                     and each.median == best[panel, place],
                 )
@@ -229,9 +230,10 @@ def _best_in_bold(
 ) -> Table:
     """Return a table of means of lines and half their intervals, the largest mean in bold."""
     rows: dict[str, list[Cell]] = {line: [line] for line in in_order_of_score(results) if columns}
+    several = len(competing(results)) > 1
     for number, column in enumerate(columns.values()):
-        competing = [line for line in column if line not in results.ceilings]
-        best = max(competing, key=lambda line: sortable(column[line][0]), default=None)
+        there = [line for line in column if line not in results.ceilings]
+        best = max(there, key=lambda line: sortable(column[line][0]), default="") if several else ""
         for line, cells in rows.items():
             mean, half = column.get(line, (np.nan, np.nan))
             interval = f" ± {half:.3f}" if np.isfinite(half) else ""
@@ -256,7 +258,9 @@ def _when(reached: Reached, unit: Unit) -> str:
         in_unit(value, unit) if np.isfinite(value) else "never"
         for value in (reached.median, reached.low, reached.high)
     )
-    interval = f" ({low} to {high})" if reached.seeds > 1 and low != high else ""
+    if reached.seeds == 1:
+        return median
+    interval = f" ({low} to {high})" if low != high else ""
     return f"{median}{interval}; {reached.there} of {reached.seeds}"
 
 

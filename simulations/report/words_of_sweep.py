@@ -25,15 +25,20 @@ class Verdict(NamedTuple):
     reference: Markup  # how the line that is tested stands beside the others; empty: no test
 
 
+def competing(results: SweepResults) -> list[str]:
+    """Return the lines that compete: all but the ceilings."""
+    return [line for line in results.lines if line not in results.ceilings]
+
+
 def what_was_compared(results: SweepResults, data: str) -> str:
     """Return the sentence that the page begins with."""
-    competing = [line for line in results.lines if line not in results.ceilings]
+    lines = competing(results)
     settings = [run.cell["settings"] for run in results.runs]
     clients = counted(int(results.runs[0].cell["clients"]), "client")
-    if competing:
-        own = [run.cell["settings"] for run in results.runs if run.cell["line"] in competing]
+    if lines:
+        own = [run.cell["settings"] for run in results.runs if run.cell["line"] in lines]
         selected = _either(each["num-selected"] for each in own)
-        entries = counted(len(competing), "entry", "entries")
+        entries = counted(len(lines), "entry", "entries")
         begin = f"{entries} with {selected} of {clients} chosen"
     else:
         begin = f"All of {clients}"
@@ -41,7 +46,7 @@ def what_was_compared(results: SweepResults, data: str) -> str:
     begin += (
         f" in {'each of ' if rounds != '1' else ''}{rounds} round{'s' if rounds != '1' else ''}"
     )
-    if competing and results.ceilings:
+    if lines and results.ceilings:
         begin += ", and all clients at once for comparison"
     seeds = len({run.cell["seed"] for run in results.runs})
     parts = [begin, f"on {data}", _dealt(settings), _devices(settings)]
@@ -91,6 +96,8 @@ def _who_leads(lead: Lead) -> Markup:
         return (
             words + f"; {lead.next}, the next, has no finite score with the same seeds, so no test."
         )
+    if not lead.margin and not lead.ahead:
+        return words + f"; {lead.next} ends level with it."
     lower = "lower" if lead.margin >= 0 else "higher with the seeds that both have"
     words += f"; {lead.next} is next, {abs(lead.margin):.3f} {lower}"
     seeds = f"higher with {lead.ahead} of {counted(lead.seeds, 'seed')}"

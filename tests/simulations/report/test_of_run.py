@@ -180,6 +180,17 @@ def test_the_picture_shows_accuracies_of_clients_where_they_are_known(tmp_path: 
     assert widths[0] < widths[1]
 
 
+def test_the_picture_of_a_run_shows_rounds_without_a_finite_score(tmp_path: Path) -> None:
+    scores = (0.5, None, 0.25, None)
+    rows = [
+        row(n, ["0"], [], accuracy=score, clock=0.0, simulated_seconds={"training": 9.0})
+        for n, score in enumerate(scores, start=1)
+    ]
+    with open_run(tmp_path / "run", CONFIG):
+        finish(tmp_path / "run", rows, {}, SUMMARY | {"final-accuracy": None})
+    assert draw_rounds(tmp_path / "run").stat().st_size > 10_000
+
+
 def test_the_picture_of_thousands_is_drawn(tmp_path: Path) -> None:
     many = [str(k) for k in range(3000)]
     with open_run(tmp_path / "many", CONFIG):

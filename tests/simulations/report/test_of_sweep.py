@@ -18,6 +18,7 @@ import pytest
 from pncs_flower.simulations.config import default_run_config
 from pncs_flower.simulations.report import of_sweep
 from pncs_flower.simulations.report.of_sweep import write_report
+from pncs_flower.simulations.report.pictures_of_sweep import draw_curves
 from pncs_flower.simulations.report.tables_of_sweep import (
     converged_table,
     in_order_of_score,
@@ -284,6 +285,64 @@ def test_targets_that_no_run_reaches_have_no_column() -> None:
     assert reached_table(low, ROUNDS)[1].rows == []
 
 
+def labels(picture: str) -> list[str]:
+    """Return what stands beside the axes of a plot: of that below, its name, and of the other."""
+    return re.findall("<text[^>]*>([^<]*)</text>", picture)
+
+
+def test_a_plot_shows_a_single_round_and_where_no_score_is_finite(tmp_path: Path) -> None:
+    def drawn(scores: Sequence[float]) -> str:
+        panels = {"shards 1": {"pncs": [run("shards 1", "pncs", 0, scores)]}}
+        results = SweepResults(Description("a title", Report()), panels)
+        return draw_curves(results, ROUNDS, tmp_path / "rounds.png")[0].svg
+
+    one = drawn([0.5])
+    assert re.search('class="line".*?<use', one, re.S), "a point"
+    *_, lowest, _, highest = labels(one)[2:]
+    assert labels(one)[:2] == ["1", "round"]
+    assert float(highest) - float(lowest) < 0.05, "not flattened more"
+    assert labels(drawn([np.nan] * 4)) == [
+        *"1234",
+        "round",
+        "0.0",
+        "0.2",
+        "0.4",
+        "0.6",
+        "0.8",
+        "1.0",
+    ]
+    assert labels(drawn([0.5, 0.6, np.nan, np.nan]))[:5] == [*"1234", "round"]
+
+
+def test_a_run_alone_is_told_of_without_seeds_and_rules_beside_it(tmp_path: Path) -> None:
+    alone = run("shards 1", "pncs", 0, [0.5, 0.5], clients=2)
+    stopped = Run(alone.cell, alone.rounds, {**alone.summary, "stopped-after-round": 1})
+    panels = {"shards 1": {"pncs": [stopped]}}
+    text = write_report(tmp_path, SweepResults(Description("a title", Report()), panels)).read_text(
+        encoding="utf-8"
+    )
+    said = text[text.index("<body>") : text.index("<script>")]
+    assert "1 seed, 1 run. It stopped early, and counts with the model that it ended with." in said
+    assert "in 2 rounds each client was chosen 2 times." in said
+    for idle in (
+        "over seeds",
+        "first seed that",
+        "in bold",
+        "<strong>0.500",
+        "over all plots",
+        "tests.csv",
+    ):
+        assert idle not in said
+
+
+def test_rules_that_end_alike_are_level() -> None:
+    results = sweep({"shards 1": {"pncs": [0.5, 0.6], "uniform": [0.5, 0.6]}})
+    (verdict,) = verdicts_of(results, compare(results))
+    assert (
+        verdict.lead == "<strong>pncs</strong> ends highest, at 0.550; uniform ends level with it."
+    )
+
+
 def luminance(colour: str) -> float:
     """Return the relative luminance of a colour, by WCAG 2."""
     digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
@@ -340,8 +399,13 @@ const rule = document.querySelector(".looks button");
 rule.click();
 log.pressed = [rule.getAttribute("aria-pressed"), rule.dataset.rule];
 log.lit = [...document.querySelectorAll(".lit")].map((each) => each.dataset.rule);
+const line = document.querySelector(".line");
+line.dispatchEvent(new PointerEvent("pointerenter"));
+const [name] = [...document.querySelectorAll(".looks .lit")].filter((each) => each !== rule);
+log.pointed = [line.querySelector("title").textContent, name.textContent];
 log.copy = document.querySelector(".command button").textContent;
 log.shown = [...document.querySelectorAll(".view")].filter((each) => each.offsetHeight).length;
+document.getElementById("converged-table").closest("table").style.width = "60rem";
 log.beyond = document.documentElement.scrollWidth - document.documentElement.clientWidth;
 document.title = JSON.stringify(log);
 </script>
@@ -376,6 +440,7 @@ def test_in_a_browser_tables_sort_and_lines_are_picked_out(path: Path, tmp_path:
     assert log["rules"][1] == ["ascending", *sorted(log["rules"][0][1:])]
     assert log["pressed"][0] == "true"
     assert {*log["lit"]} == {log["pressed"][1]}
+    assert log["pointed"][0] == log["pointed"][1] != ""
     assert log["copy"] == "Copy"
     assert log["shown"] == 1, "of four views, the one that is chosen"
     assert log["beyond"] == 0, "nothing but tables is wider than the window"

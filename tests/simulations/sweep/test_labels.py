@@ -142,7 +142,7 @@ def test_mean_over_other_plots_is_not_put_beside_the_others(folder: Path) -> Non
     about["report"]["rounds"] = [1]
     (folder / "sweep.json").write_text(json.dumps(about) + "\n")
     row = '<th scope="row">pncs L=0</th><td>-</td>'
-    assert row in page_of(folder).rpartition("averaged over seeds and")[2]
+    assert row in page_of(folder).rpartition("over all plots above")[2]
 
 
 def test_choices_of_another_seed_say_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
