@@ -46,7 +46,10 @@ def resident_megabytes() -> float:
 def test_a_long_run_with_faults_loses_no_round_and_keeps_its_memory(kind, monkeypatch):
     # pytest keeps every record that is logged, which would be what grows.
     monkeypatch.setattr(logging.getLogger("flwr"), "disabled", True)
-    strategy = kind(FedAvg(fraction_evaluate=0.0), num_selected=4, sketch="layers", seed=2)
+    # Nobody rests, so that many are asked and many fail.
+    strategy = kind(
+        FedAvg(fraction_evaluate=0.0), num_selected=4, queue_length=0, sketch="layers", seed=2
+    )
     grid = Silent(CLIENTS)
     memory = {}
 

@@ -145,7 +145,8 @@ def test_cells_of_a_sweep_stop_early_and_are_compared_over_all_rounds(tmp_path: 
     # What a round costs is that of the rounds that there were.
     assert [len(run.trained) for run in runs] == [run.summary["rounds"] for run in runs]
     page = write_report(tmp_path / "out", read_results(tmp_path / "out")).read_text()
-    assert f"{stopped} of them stopped early" in page
+    how_many = "All" if stopped == len(runs) else stopped
+    assert f"{how_many} of them stopped early" in page
     for each in runs:
         assert f"<td>{each.bytes_up[-1] / len(each.trained) / 1e3:,.1f}</td>" in page
     assert run(sweep, tmp_path / "out") == {}
