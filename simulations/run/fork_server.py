@@ -86,6 +86,13 @@ class ForkServer:
         return int.from_bytes(answer), descriptors
 
 
+def how_ended(status: int) -> str:
+    """Say how a process has ended, of a status as `os.waitpid` gives it."""
+    if os.WIFSIGNALED(status):
+        return signal.Signals(os.WTERMSIG(status)).name
+    return f"exit code {os.WEXITSTATUS(status)}"
+
+
 def _close(channel: socket, pid: int, caller: int) -> None:
     if os.getpid() == caller:  # and not in a process that it has forked
         with contextlib.suppress(OSError):  # the server has died

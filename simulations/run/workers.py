@@ -9,8 +9,6 @@ memory.
 import gc
 import json
 import math
-import os
-import signal
 import struct
 import sys
 import time
@@ -38,7 +36,7 @@ from pncs_flower.strategies import DeadWorkerError
 
 from .contexts import Contexts
 from .descriptors import receive
-from .fork_server import START_AGAIN, ForkServer, flush
+from .fork_server import START_AGAIN, ForkServer, flush, how_ended
 from .handover import Record, describe, read_whole, recall, restore, store
 
 Answer = Callable[[Message, Context], RecordDict | Error]
@@ -247,10 +245,7 @@ class Workers:
         return reply, told["seconds"]
 
     def _death(self, worker: "_Worker", when: str) -> DeadWorkerError:
-        name, status = self._name(worker), worker.end()
-        killed = os.WIFSIGNALED(status)
-        code = os.WTERMSIG(status) if killed else os.WEXITSTATUS(status)
-        how = signal.Signals(code).name if killed else f"exit code {code}"
+        name, how = self._name(worker), how_ended(worker.end())
         return DeadWorkerError(
             f"a worker process of the simulation has died ({how}) {when} it played {name}. Why, "
             "the output above may say: too little memory (have fewer workers, with "

@@ -4,7 +4,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
@@ -44,7 +44,7 @@ def pool(workers: int | None, strategies: Iterable[str] = ()) -> Iterator[RunJob
     if address is None and _FORKS:
         from .processes import Processes  # which only Linux can import
 
-        with Processes(workers or usable_cpus()) as processes:
+        with closing(Processes(workers or usable_cpus())) as processes:
             yield lambda do, jobs, configs: processes.do(partial(_do, do, parcel=None), jobs)
         return
     with ExitStack() as stack:

@@ -5,29 +5,26 @@ each does one job after the other. What goes to and fro is pickled: it never lea
 both ends are this program.
 """
 
-import os
 import pickle
-import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import wait
 from pathlib import Path
 from socket import socket
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pncs_flower.clients.stored import NamelessFile
 from pncs_flower.plain_text import one_line
 from pncs_flower.strategies import DeadWorkerError
 
-from ..run.fork_server import ForkServer
+from ..run.fork_server import ForkServer, how_ended
 from .failure import Failure
 
 _SIZE = 8  # bytes of the length of what is in a process's file
 
 
 class Processes:
-    """Processes that do jobs until the end of a ``with`` block.
+    """Processes that do jobs until they are closed.
 
     Parameters
     ----------
@@ -39,19 +36,10 @@ class Processes:
         # One way and then the other: a process has its job before it answers.
         self._files = [NamelessFile.in_memory() for _ in range(count)]
         self._forks = ForkServer(self._serve)
+        self.close = self._forks.close
+        """End all processes."""
         self._idle = [*range(count)][::-1]
         self._started: dict[int, tuple[int, socket]] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._forks.close()
 
     def do(self, do: Callable[[Any], Any], jobs: Mapping[Path, Any]) -> Iterator[tuple[Path, Any]]:
         """Do the job of each path, and yield what comes of it, or a `Failure`."""
@@ -90,10 +78,7 @@ class Processes:
         content = _receive(self._started[index][1], self._files[index])
         if content is not None:
             return pickle.loads(content)
-        status = self._end(index)
-        killed = os.WIFSIGNALED(status)
-        code = os.WTERMSIG(status) if killed else os.WEXITSTATUS(status)
-        how = signal.Signals(code).name if killed else f"exit code {code}"
+        how = how_ended(self._end(index))
         return Failure.of(
             DeadWorkerError(
                 f"the process of this run has died ({how}). Why, the output above may say: too "

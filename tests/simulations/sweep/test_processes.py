@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
@@ -46,7 +47,7 @@ def act(job: str) -> Any:
 
 @pytest.fixture
 def do() -> Iterator[Callable[..., dict[str, Any]]]:
-    with Processes(2) as processes:
+    with closing(Processes(2)) as processes:
 
         def of(*jobs: str) -> dict[str, Any]:
             paths = {Path(str(number)): job for number, job in enumerate(jobs)}
@@ -101,7 +102,7 @@ def test_a_process_that_is_killed_between_jobs_is_replaced(
 
 def test_what_is_left_is_ended_when_nobody_waits_for_it() -> None:
     before = {*psutil.Process().children(recursive=True)}
-    with Processes(2) as processes:
+    with closing(Processes(2)) as processes:
         for path, _ in processes.do(act, {Path("0"): "a", Path("1"): "sleep", Path("2"): "sleep"}):
             assert path == Path("0")
             break
