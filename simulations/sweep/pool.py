@@ -41,7 +41,7 @@ def pool(workers: int | None, strategies: Iterable[str] = ()) -> Iterator[RunJob
         yield _do_here
         return
     address = cluster_address()  # one that does not answer is told at once
-    if address is None and _FORKS:
+    if address is None and _can_fork():
         from .processes import Processes  # which only Linux can import
 
         with closing(Processes(workers or usable_cpus())) as processes:
@@ -67,6 +67,12 @@ def pool(workers: int | None, strategies: Iterable[str] = ()) -> Iterator[RunJob
             yield from _do_in_ray(do, jobs, parcel, workers)
 
         yield do_in_ray
+
+
+def _can_fork() -> bool:
+    """Tell whether processes can be forked: of one that has used a GPU they could use none."""
+    torch = sys.modules.get("torch")  # features of frozen layers may have been computed here
+    return _FORKS and not (torch and torch.cuda.is_initialized())
 
 
 def _do_here(

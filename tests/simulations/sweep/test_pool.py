@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch  # noqa: F401 - is looked at where it has been imported
 from ray import exceptions
 
 from pncs_flower.simulations.run.cluster import Parcel
@@ -123,3 +124,19 @@ def test_a_cluster_is_joined_once_with_the_rules_of_all_jobs_to_come(
         for job in (A, B):
             assert list(run_jobs(lambda *_: None, {job: "a"}, [])) == [(job, "a")]
     assert sent == [["pncs", "mine:Rule"]]
+
+
+def test_a_process_that_has_used_a_gpu_forks_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+
+    def start(count: int) -> Any:
+        counts.append(count)
+        return nullcontext()
+
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+    monkeypatch.setattr(pool, "cluster_address", lambda: None)
+    monkeypatch.setattr(pool, "_ray_here", start)
+    monkeypatch.setattr(pool, "_do_in_ray", lambda do, jobs, *_: iter(jobs.items()))
+    with pool.pool(3) as run_jobs:
+        assert list(run_jobs(lambda *_: None, {A: "a"}, [])) == [(A, "a")]
+    assert counts == [3]
