@@ -71,7 +71,13 @@ class Processes:
 
     def _channel(self, index: int) -> socket:
         if index not in self._started:
-            self._started[index] = self._forks.start(index)
+            try:
+                self._started[index] = self._forks.start(index)
+            except DeadWorkerError:  # of which a grid's run would go on in another way
+                raise DeadWorkerError(
+                    "the process that starts those of the runs has died, perhaps for want of "
+                    "memory: the same command goes on from here"
+                ) from None
         return self._started[index][1]
 
     def _take(self, index: int) -> Any:

@@ -126,3 +126,12 @@ def test_nothing_is_left_of_a_process_that_is_killed() -> None:
             time.sleep(0.01)
         process.kill()
         assert psutil.wait_procs(children, timeout=60)[1] == []
+
+
+def test_what_to_do_is_told_when_the_process_that_starts_the_others_dies() -> None:
+    before = {*psutil.Process().children()}
+    with closing(Processes(1)) as processes:
+        (starter,) = {*psutil.Process().children()} - before
+        starter.kill()
+        with pytest.raises(DeadWorkerError, match="the same command goes on from here"):
+            list(processes.do(act, {Path("0"): "a"}))
