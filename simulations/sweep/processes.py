@@ -8,6 +8,7 @@ both ends are this program.
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from multiprocessing.connection import wait
 from pathlib import Path
 from socket import socket
@@ -71,13 +72,8 @@ class Processes:
 
     def _channel(self, index: int) -> socket:
         if index not in self._started:
-            try:
+            with _told_of_the_starter():
                 self._started[index] = self._forks.start(index)
-            except DeadWorkerError:  # of which a grid's run would go on in another way
-                raise DeadWorkerError(
-                    "the process that starts those of the runs has died, perhaps for want of "
-                    "memory: the same command goes on from here"
-                ) from None
         return self._started[index][1]
 
     def _take(self, index: int) -> Any:
@@ -97,7 +93,8 @@ class Processes:
             return 0
         pid, channel = self._started.pop(index)
         channel.close()
-        return self._forks.end(pid)
+        with _told_of_the_starter():
+            return self._forks.end(pid)
 
     def _serve(self, index: int, channel: socket) -> None:
         """Do what comes, in a process of its own, until nobody is there to send any more."""
@@ -108,6 +105,18 @@ class Processes:
             except Exception as error:
                 outcome = Failure.of(error)
             _send(channel, self._files[index], _pickled(outcome))
+
+
+@contextmanager
+def _told_of_the_starter() -> Iterator[None]:
+    """Say what to do if the process that starts the others dies: a grid's run goes on otherwise."""
+    try:
+        yield
+    except DeadWorkerError:
+        raise DeadWorkerError(
+            "the process that starts those of the runs has died, perhaps for want of memory: the "
+            "same command goes on from here"
+        ) from None
 
 
 def _pickled(outcome: Any) -> bytes:

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -128,10 +129,14 @@ def test_nothing_is_left_of_a_process_that_is_killed() -> None:
         assert psutil.wait_procs(children, timeout=60)[1] == []
 
 
-def test_what_to_do_is_told_when_the_process_that_starts_the_others_dies() -> None:
+@pytest.mark.parametrize("job", ["a", "sleep"])
+def test_what_to_do_is_told_when_the_process_that_starts_the_others_dies(job: str) -> None:
     before = {*psutil.Process().children()}
     with closing(Processes(1)) as processes:
         (starter,) = {*psutil.Process().children()} - before
-        starter.kill()
+        if job == "sleep":  # it dies in the middle
+            threading.Timer(0.3, starter.kill).start()
+        else:
+            starter.kill()
         with pytest.raises(DeadWorkerError, match="the same command goes on from here"):
-            list(processes.do(act, {Path("0"): "a"}))
+            list(processes.do(act, {Path("0"): job}))
