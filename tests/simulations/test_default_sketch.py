@@ -29,15 +29,16 @@ NAMES = {
     "devices": "b93930315b99",
     "fedxplore-small": "e217b628167d",
     "fedxplore": "33fd80a13f5a",
-    "figure-fashion": "a9e086f1ff93",
+    "figure-fashion": "807013535101",
     "figure-queue": "232331e45580",
     "figure-select4": "af066e029a8d",
+    "local-epoch": "7d95cf27e506",
     "oort": "76ee39528ee6",
     "per-layer": "36be19217821",
     "rest": "547398a10580",
     "rules-100": "c7b297601d48",
     "sketched-mean": "873d4d3c3394",
-    "table2-two-layers": "9c71875767b8",
+    "table2-two-layers": "3833900f6d45",
     "table2": "a7152d1aef9f",
 }
 SMALL_SKETCHES = {"devices", "fedxplore", "fedxplore-small", "oort", "rest", "sketched-mean"}
