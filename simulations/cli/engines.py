@@ -17,9 +17,6 @@ from .console import err, out, progress_bar
 if TYPE_CHECKING:
     from ..config import Config
 
-SHARES: Mapping[str, Any] = {"cpus_per_client": 1, "gpus_per_client": 0.0, "logical_gpus": 0}
-"""What clients on Ray get of the machine, which is not among a run's settings: the defaults."""
-
 _CHECKING = "Checking settings, data and machine"
 
 # Kinds of errors that a run which goes on with the same settings, and so the same bits, meets again
@@ -35,11 +32,42 @@ class Engine(StrEnum):
     IN_PROCESS = "in-process"
 
 
-def resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> tuple["Config", int]:
-    """Return the settings and the number of clients of a run that is to go on."""
+PLACES: Mapping[Engine, Mapping[str, str]] = {
+    Engine.RAY: dict.fromkeys(
+        ("cpus-per-client", "gpus-per-client", "logical-gpus"),
+        "in process, --workers says how many compute at once and share the GPUs",
+    ),
+    Engine.IN_PROCESS: {"workers": "on Ray, --cpus-per-client says how many compute at once"},
+}
+"""What clients get of the machine with each engine, and what to give with the other in its place.
+
+That is not among a run's settings, for it changes no result.
+"""
+
+
+def choose_place(given: Mapping[str, Scalar], before: Mapping[str, Any]) -> dict[str, Scalar]:
+    """Return the engine and what clients get of the machine: as given, or as the run had it before.
+
+    What is not in it is the engine's default.
+    """
+    engine = Engine(given.get("engine") or before.get("engine", Engine.RAY))
+    for other, keys in PLACES.items():
+        for key, instead in keys.items():
+            if key in given and other is not engine:
+                whose = "" if "engine" in given else f", and the engine is {engine}"
+                raise ValueError(f"--{key} is for --engine {other}{whose}: leave it out; {instead}")
+    known = before if before.get("engine") == engine else {}
+    own = {key: known[key] for key in PLACES[engine] if key in known}
+    return {"engine": engine.value} | own | dict(given)
+
+
+def resumed(
+    folder: Path, given: Mapping[str, Scalar], clients: int | None
+) -> tuple["Config", int, Mapping[str, Any]]:
+    """Return of a run that is to go on the settings, how many clients, and what is said of it."""
     from ..config import Config
     from ..folders import SWEEP
-    from ..run.folder import CHECKPOINT, check_saved, read_rounds, rounds_done
+    from ..run.folder import CHECKPOINT, check_saved, is_done, read_rounds, rounds_done
     from ..run.settings import read_settings, refuse_other_settings
 
     if (folder / SWEEP).is_file():
@@ -63,17 +91,17 @@ def resumed(folder: Path, given: Mapping[str, Scalar], clients: int | None) -> t
             f"the run in {folder} does not say how many clients it has: give --clients"
         )
     done, saved_rounds = rounds_done(folder), CheckpointFolder(folder / CHECKPOINT)
-    if done >= config.num_rounds:
+    if is_done(folder, config.num_rounds):
         out.print(f"{folder} has {counted(done, 'round')} already: nothing is left to do")
     elif not saved_rounds.is_begun() and done:
         rounds = counted(done, "round")
         _tell(f"{folder} has no checkpoint: it starts again from round 1, and writes {rounds} anew")
     elif damaged := saved_rounds.damaged():
         _tell(f"it goes on from an older checkpoint, as of {'; '.join(damaged)}")
-    return replace(config, resume=True, output_dir=str(folder)), clients or before or 0
+    return replace(config, resume=True, output_dir=str(folder)), clients or before or 0, about
 
 
-def run_on_ray(config: "Config", clients: int, shares: Mapping[str, Any]) -> None:
+def run_on_ray(config: "Config", clients: int, place: Mapping[str, Any]) -> None:
     """Run in Flower's simulation on Ray, and follow its rounds."""
     with progress_bar(_CHECKING):
         from ..run.flower import check_command, run_in_flower
@@ -91,6 +119,7 @@ def run_on_ray(config: "Config", clients: int, shares: Mapping[str, Any]) -> Non
             place_clients,
         )
 
+        shares = {key.replace("-", "_"): place[key] for key in PLACES[Engine.RAY] if key in place}
         address = cluster_address()
         if address is None:
             placement = place_clients(config, clients, detect_machine(), **shares)
@@ -103,7 +132,7 @@ def run_on_ray(config: "Config", clients: int, shares: Mapping[str, Any]) -> Non
                 prepare([config])
         note = note_on_asking(config, clients)
     _tell(note)
-    config, output = _begin(config, clients, f"; {placement.describe()}")
+    config, output = _begin(config, clients, place, f"; {placement.describe()}")
     out.print("Starting Flower and Ray, which takes half a minute or more ...")
     with exit_on_signals(), _progress(config.num_rounds) as show:
         news = follow_rounds(output)
@@ -112,31 +141,31 @@ def run_on_ray(config: "Config", clients: int, shares: Mapping[str, Any]) -> Non
             for row in news():
                 show(row)
 
-        with _saying_how_to_go_on(config, output, Engine.RAY, shares):
+        with _saying_how_to_go_on(config, output, place):
             run_in_flower(config, clients, placement, output, follow)
     _conclude(output)
 
 
-def run_in_process(config: "Config", clients: int, workers: int | None) -> None:
+def run_in_process(config: "Config", clients: int, place: Mapping[str, Any]) -> None:
     """Run on this machine, in so many worker processes; None: as many as are of use."""
     from pncs_flower.clients.device import choose_device
 
     from ..client_app import app as client_app
     from ..machine.signals import exit_on_signals
-    from ..run.folder import FLOWER_LOG, rounds_done
+    from ..run.folder import FLOWER_LOG, is_done
     from ..run.in_process import InProcessGrid
     from ..run.preflight import check_device, check_run, choose_workers, note_on_asking
     from ..run.training import train
 
     check_device(config)
-    is_done = config.resume and rounds_done(Path(config.output_dir)) >= config.num_rounds
-    placement = choose_workers(config, clients, 1 if is_done else workers)
+    over = config.resume and is_done(Path(config.output_dir), config.num_rounds)
+    placement = choose_workers(config, clients, 1 if over else place.get("workers"))
     with progress_bar(_CHECKING):
         check_run(config, clients, placement)  # the data that it loads are then the workers' too
     _tell(note_on_asking(config, clients))
     count = placement.at_once
     where = f"in {count} worker processes" if count > 1 else "one after the other in this process"
-    config, output = _begin(config, clients, "" if is_done else f", {where}")
+    config, output = _begin(config, clients, place, "" if over else f", {where}")
     # A worker that could not use the GPU is not to compute on the CPU in silence.
     settings = replace(config, device=choose_device(config.device).type).to_run_config()
     with (
@@ -144,7 +173,7 @@ def run_in_process(config: "Config", clients: int, workers: int | None) -> None:
         _flower_log(output / FLOWER_LOG),  # to which the workers write too
         InProcessGrid(client_app, clients, settings, tracebacks=True, workers=count) as grid,
         _progress(config.num_rounds) as show,
-        _saying_how_to_go_on(config, output, Engine.IN_PROCESS, {"workers": workers}),
+        _saying_how_to_go_on(config, output, place),
     ):
         train(grid, config, output, show)
     from ..report.picture_of_round import draw_round
@@ -160,14 +189,16 @@ def _tell(note: str | None) -> None:
         err.print(f"Note: {note}", soft_wrap=True)
 
 
-def _begin(config: "Config", clients: int, where: str) -> tuple["Config", Path]:
+def _begin(
+    config: "Config", clients: int, place: Mapping[str, Scalar], where: str
+) -> tuple["Config", Path]:
     """Make the run's folder, with its settings, and say where its clients are."""
     from ..run.folder import FLOWER_LOG, output_path
     from ..run.settings import keep_settings
 
     output = output_path(config)
     config = replace(config, output_dir=str(output))
-    keep_settings(output, config, clients)
+    keep_settings(output, config, clients, place)
     out.print(f"{counted(clients, 'client')}{where}")
     out.print(f"Flower's log: {output / FLOWER_LOG}", soft_wrap=True)
     return config, output
@@ -175,26 +206,30 @@ def _begin(config: "Config", clients: int, where: str) -> tuple["Config", Path]:
 
 @contextlib.contextmanager
 def _saying_how_to_go_on(
-    config: "Config", output: Path, engine: Engine, shares: Mapping[str, Any] = SHARES
+    config: "Config", output: Path, place: Mapping[str, Scalar]
 ) -> Iterator[None]:
     """Say, where a run ends before its time, which command goes on with it."""
-    from ..run.folder import FLOWER_LOG
+    from ..run.folder import FLOWER_LOG, rounds_done
 
     try:
         yield
     except SystemExit:
         err.print(f"Stopped. The rounds so far: {output}", soft_wrap=True)
-        err.print(_how_to_go_on(config, output, engine, shares), soft_wrap=True)
+        err.print(_how_to_go_on(config, output, place), soft_wrap=True)
         raise
     except Exception as error:
-        if engine is Engine.IN_PROCESS:  # on Ray, Flower writes it
+        if place["engine"] == Engine.IN_PROCESS:  # on Ray, Flower writes it
             logging.getLogger("flwr").exception("The run failed.")
             error.add_note(f"Flower's log, with the traceback: {output / FLOWER_LOG}")
         kind, own_rule = _kind(error, output), ":" in config.strategy
-        if kind not in _AGAIN or own_rule:
+        if kind == "EmptyRoundsError" and rounds_done(output) >= config.num_rounds:
+            error.add_note(
+                "All its rounds are over: mend that, and start again in another --output"
+            )
+        elif kind not in _AGAIN or own_rule:
             if kind in _AGAIN | _PERHAPS_AGAIN:
                 error.add_note("If something else than its settings was to blame, and is mended:")
-            error.add_note(_how_to_go_on(config, output, engine, shares))
+            error.add_note(_how_to_go_on(config, output, place))
         raise
 
 
@@ -213,9 +248,9 @@ def _kind(error: Exception, output: Path) -> str:
     return type(error).__name__
 
 
-def _how_to_go_on(config: "Config", output: Path, engine: Engine, shares: Mapping[str, Any]) -> str:
+def _how_to_go_on(config: "Config", output: Path, place: Mapping[str, Scalar]) -> str:
     from ..run.folder import is_done
-    from ..run.settings import SETTINGS
+    from ..run.settings import SETTINGS, read_settings
 
     if is_done(output, config.num_rounds):
         return f"All its rounds are done: {shlex.join(['pncs', 'report', str(output)])}"
@@ -224,13 +259,14 @@ def _how_to_go_on(config: "Config", output: Path, engine: Engine, shares: Mappin
     if not config.checkpoint:
         return "The run was not saved, as checkpoint = false: to start again, give another --output"
     words = ["pncs", "run", "--resume", str(output)]
-    if engine is not Engine.RAY:
-        words += ["--engine", engine.value]
     if config.resume:  # perhaps with more rounds than the folder knows of
         words += ["--rounds", str(config.num_rounds)]
-    for name, value in shares.items():
-        if value != SHARES.get(name):
-            words += [f"--{name.replace('_', '-')}", f"{value:g}"]
+    known: dict[str, Any] = {"engine": Engine.RAY.value}
+    with contextlib.suppress(ValueError):  # the settings are damaged
+        known |= read_settings(output)[1]
+    for key, value in place.items():
+        if value != known.get(key):
+            words += [f"--{key}", str(value)]
     return f"To go on with it: {shlex.join(words)}"
 
 

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +25,7 @@ from .console import (
     write_what_cannot_be_shown,
 )
 from .data import data
-from .engines import SHARES, Engine, resumed, run_in_process, run_on_ray
+from .engines import Engine, choose_place, resumed, run_in_process, run_on_ray
 from .options import (
     Clients,
     DataDir,
@@ -149,8 +150,12 @@ def run(
         ),
     ] = None,
     engine: Annotated[
-        Engine, typer.Option(help="Flower's simulation on Ray, or processes of our own here.")
-    ] = Engine.RAY,
+        Engine | None,
+        typer.Option(
+            help="Flower's simulation on Ray, or processes of our own here; the results are the "
+            "same. [dim]\\[default: ray, or that of the run that goes on][/dim]"
+        ),
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -159,15 +164,23 @@ def run(
             min=1,
         ),
     ] = None,
-    cpus_per_client: Annotated[int, typer.Option(help="CPU cores for each client (ray).")] = SHARES[
-        "cpus_per_client"
-    ],
+    cpus_per_client: Annotated[
+        int | None,
+        typer.Option(help="CPU cores for each client (ray). [dim]\\[default: 1][/dim]"),
+    ] = None,
     gpus_per_client: Annotated[
-        float, typer.Option(help="Share of a GPU for each client, such as 0.25 (ray).")
-    ] = SHARES["gpus_per_client"],
+        float | None,
+        typer.Option(
+            help="Share of a GPU for each client, such as 0.25 (ray). [dim]\\[default: 0][/dim]"
+        ),
+    ] = None,
     logical_gpus: Annotated[
-        int, typer.Option(help="GPUs to pretend, with --device cpu, to rehearse a placement (ray).")
-    ] = SHARES["logical_gpus"],
+        int | None,
+        typer.Option(
+            help="GPUs to pretend, with --device cpu, to rehearse a placement (ray). "
+            "[dim]\\[default: 0][/dim]"
+        ),
+    ] = None,
 ) -> None:
     """Train with diverse client selection, and show each round."""
     chosen: dict[str, Scalar | None] = {
@@ -182,15 +195,24 @@ def run(
         "seed": seed,
         "output-dir": output,
     }
+    where: dict[str, Scalar | None] = {
+        "engine": engine and engine.value,
+        "workers": workers,
+        "cpus-per-client": cpus_per_client,
+        "gpus-per-client": gpus_per_client,
+        "logical-gpus": logical_gpus,
+    }
     with said_plainly():
         given = {key: value for key, value in chosen.items() if value is not None}
         given |= dict(parse_setting(text) for text in settings or [])
         from ..config import Config, unused_settings  # pydantic takes a moment
 
+        about: Mapping[str, Any] = {}
         if resume is None:
             config, clients = Config.from_run_config(default_run_config() | given), clients or 10
         else:
-            config, clients = resumed(resume.expanduser().resolve(), given, clients)
+            config, clients, about = resumed(resume.expanduser().resolve(), given, clients)
+        place = choose_place({key: v for key, v in where.items() if v is not None}, about)
         from ..data.datasets import find_dataset  # NumPy takes a moment, and no wrong setting waits
 
         usual = find_dataset(config.dataset)
@@ -203,23 +225,10 @@ def run(
             from pncs_flower.devices import as_fleet
 
             as_fleet(config.devices)
-        if engine is Engine.IN_PROCESS and (gpus_per_client or logical_gpus):
-            raise ValueError(
-                "gpus-per-client and logical-gpus share out GPUs among Ray's workers: leave them "
-                "out with --engine in-process, where --workers says how many share the GPUs"
-            )
-        if engine is Engine.RAY and workers is not None:
-            raise ValueError(
-                "workers is for --engine in-process: on Ray, cpus-per-client says how many "
-                "clients compute at once"
-            )
         for what, idle in unused_settings(config).items():
             err.print(f"Note: {what} does not use {', '.join(idle)}", soft_wrap=True)
-        if engine is Engine.RAY:
-            shares = (cpus_per_client, gpus_per_client, logical_gpus)
-            run_on_ray(config, clients, dict(zip(SHARES, shares, strict=True)))
-        else:
-            run_in_process(config, clients, workers)
+        carry_out = run_on_ray if place["engine"] == Engine.RAY else run_in_process
+        carry_out(config, clients, place)
 
 
 app.command(epilog=COMPARISONS)(compare)

@@ -37,11 +37,21 @@ _REMEDY = (
 )
 
 
-def keep_settings(folder: Path, config: Config, clients: int | None = None) -> None:
-    """Write a run's settings if they are not there; else make sure that they are the same."""
+def keep_settings(
+    folder: Path,
+    config: Config,
+    clients: int | None = None,
+    place: Mapping[str, Scalar] | None = None,
+) -> None:
+    """Write a run's settings if they are not there; else make sure that they are the same.
+
+    ``place`` says where it computes, which changes no result: of a run that goes on it is as it was
+    when the run began, and of one that has yet to do anything as it is given now.
+    """
     if config.resume or (folder / SETTINGS).exists():
         refuse_other_settings(folder, config, clients)
-        return
+        if config.resume or place is None:
+            return
     from pncs_flower.strategies.resume.settings import installed_version
 
     settings = replace(config, resume=False).to_run_config()
@@ -49,6 +59,7 @@ def keep_settings(folder: Path, config: Config, clients: int | None = None) -> N
         "release": installed_version("pncs-flower"),
         "clients": clients or 0,  # whoever begins it may not know
         "examples": _examples(config),
+        **(place or {}),
     }
     about["check"] = _check(settings, about)
     text = f"{_HEAD}{format_toml(settings)}\n[{_RUN}]\n{format_toml(about)}"
@@ -116,5 +127,6 @@ def _examples(config: Config) -> str:
 
 def _check(settings: Mapping[str, Any], about: Mapping[str, Any]) -> str:
     """Hash the settings and what is said of them."""
-    values = {**settings, **{f"{_RUN}.{key}": about.get(key) for key in _ABOUT[:-1]}}
+    said = {f"{_RUN}.{key}": value for key, value in about.items() if key != "check"}
+    values = {**settings, **said}
     return blake2b(format_toml(values).encode(), digest_size=16).hexdigest()

@@ -16,7 +16,7 @@ from pncs_flower.clients import training
 from pncs_flower.files import write_whole
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.cli import sweep as sweep_commands
-from pncs_flower.simulations.cli.engines import Engine, _saying_how_to_go_on
+from pncs_flower.simulations.cli.engines import _saying_how_to_go_on
 from pncs_flower.simulations.config import Config, default_run_config
 from pncs_flower.simulations.run.flower import RunFailedError
 from pncs_flower.simulations.run.folder import read_rounds
@@ -146,8 +146,11 @@ def test_error_in_a_client_keeps_its_traceback_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "local_sgd", broken)
-    done = invoke(*RUN, "--output", str(tmp_path / "run"))
+    done = invoke(*RUN, "--strategy", "uniform", "--output", str(tmp_path / "run"))
     assert done.exit_code == 1
+    assert done.output.endswith(
+        "All its rounds are over: mend that, and start again in another --output\n"
+    )
     text = (tmp_path / "run" / "flwr.log").read_text(encoding="utf-8")
     assert "Client 0 raised an exception.\nTraceback (most recent call last)" in text
     assert "in broken\n" in text
@@ -241,7 +244,8 @@ def test_command_that_goes_on_is_told_where_that_can_help(
         "notes": ["the run ended here: SelectionError: no such metric"],
     }
     write_json_lines(tmp_path / "rounds.jsonl", [row])
-    with pytest.raises(type(error)) as found, _saying_how_to_go_on(config, tmp_path, Engine.RAY):
+    place = {"engine": "ray"}
+    with pytest.raises(type(error)) as found, _saying_how_to_go_on(config, tmp_path, place):
         raise error
     told = getattr(found.value, "__notes__", [])
     assert [note.partition(" /")[0] for note in told] == hints
@@ -252,7 +256,7 @@ def test_a_run_whose_rounds_are_all_done_is_not_said_to_go_on(tmp_path: Path) ->
     (tmp_path / "summary.json").write_text(f'{{"rounds": {config.num_rounds}}}')
     with (
         pytest.raises(MemoryError) as found,
-        _saying_how_to_go_on(config, tmp_path, Engine.IN_PROCESS),
+        _saying_how_to_go_on(config, tmp_path, {"engine": "in-process"}),
     ):
         raise MemoryError
     assert found.value.__notes__[-1] == f"All its rounds are done: pncs report {tmp_path}"

@@ -179,7 +179,7 @@ def test_command_refuses_to_go_on_with_what_would_change_the_result(tmp_path: Pa
     assert ended.exit_code == 0, ended.output
 
 
-def test_number_of_clients_is_known_before_the_first_round_is_done(
+def test_number_of_clients_and_engine_are_known_before_the_first_round_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = str(tmp_path / "run")
@@ -187,9 +187,19 @@ def test_number_of_clients_is_known_before_the_first_round_is_done(
     def stop(row: Any, num_rounds: int) -> str:
         raise SystemExit(1)
 
+    def resume(*arguments: str) -> Result:
+        command = ["run", "--resume", folder, *arguments]
+        return CliRunner().invoke(app, command, env={"COLUMNS": "1000"})
+
     with monkeypatch.context() as patch:
         patch.setattr(of_run, "round_line", stop)
-        assert pncs(*NEW, "--output", folder).exit_code == 1
-    ended = pncs("--resume", folder)
+        begun = pncs(*NEW, "--workers", "2", "--output", folder)
+        assert f"To go on with it: pncs run --resume {folder}\n" in begun.output
+        again = resume("--workers", "1")
+        assert "6 clients, one after the other" in again.output
+        assert f"pncs run --resume {folder} --rounds 2 --workers 1\n" in again.output
+    told = "Error: --gpus-per-client is for --engine ray, and the engine is in-process: leave it"
+    assert told in resume("--gpus-per-client", "0.5").output
+    ended = resume()
     assert ended.exit_code == 0, ended.output
-    assert "6 clients" in ended.output
+    assert "6 clients, in 2 worker processes" in ended.output

@@ -713,7 +713,7 @@ def test_clients_write_to_the_log_of_the_command(tmp_path: Path) -> None:
 def test_workers_of_the_command_are_not_for_ray() -> None:
     done = pncs("--engine", "ray", "--workers", "2")
     assert done.exit_code == 1
-    assert "workers is for --engine in-process" in done.output
+    assert "--workers is for --engine in-process: leave it out; on Ray, --cpus-per" in done.output
 
 
 def test_what_a_client_keeps_is_read_only_if_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
