@@ -5,8 +5,6 @@ import json
 import os
 import ssl
 import subprocess
-import sys
-import sysconfig
 import time
 import urllib.error
 import urllib.request
@@ -21,7 +19,7 @@ from credentials import Credentials
 
 from pncs_flower.plain_text import without_colours
 from pncs_flower.simulations.machine.processes import descendants
-from pncs_flower.simulations.machine.surroundings import free_ports
+from pncs_flower.simulations.machine.surroundings import find_programs, free_ports, search_path
 from pncs_flower.simulations.machine.watchdog import is_alive, stop
 
 __all__ = ["CONNECTION", "Federation", "FederationError", "Isolation", "Run", "Scalar"]
@@ -84,6 +82,8 @@ class Federation:
     ------
     ValueError
         If authentication is asked for without credentials.
+    FileNotFoundError
+        If one of Flower's programs is not installed.
     FederationError
         If the SuperLink does not start.
     """
@@ -309,11 +309,13 @@ class Federation:
         self, name: str, command: list[str], home: str | None = None
     ) -> "subprocess.Popen[bytes]":
         log = self.folder / "logs" / f"{name}.log"
+        own = self._env(home or name, self._programs if "supernode" in command[0] else None)
+        find_programs(command[:1], own["PATH"])
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
                 cwd=self.folder / "work",
-                env=self._env(home or name, self._programs if "supernode" in command[0] else None),
+                env=own,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -323,12 +325,10 @@ class Federation:
         return process
 
     def _env(self, home: str, programs: Path | None = None) -> dict[str, str]:
-        folders = [str(Path(sys.executable).parent), sysconfig.get_path("scripts")]
-        if programs is not None:
-            folders.insert(0, str(programs))
+        path = search_path() if programs is None else f"{programs}{os.pathsep}{search_path()}"
         return {
             **os.environ,
-            "PATH": os.pathsep.join([*folders, os.environ.get("PATH", "")]),
+            "PATH": path,
             # Processes that unpack the same app into one folder would be in each other's way.
             "FLWR_HOME": str(self.folder / ("home" if home == "home" else f"home-{home}")),
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",

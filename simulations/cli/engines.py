@@ -104,9 +104,9 @@ def resumed(
 def run_on_ray(config: "Config", clients: int, place: Mapping[str, Any]) -> None:
     """Run in Flower's simulation on Ray, and follow its rounds."""
     with progress_bar(_CHECKING):
-        from ..run.flower import check_command, run_in_flower
+        from ..run.flower import check_programs, run_in_flower
 
-        check_command()
+        check_programs()
         from ..machine.signals import exit_on_signals
         from ..machine.surroundings import cluster_address
         from ..run.cluster import joined, machines, prepare

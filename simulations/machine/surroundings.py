@@ -1,11 +1,16 @@
-"""What Flower and Ray need of the environment: a cluster, no proxy, short paths, free ports."""
+"""What Flower and Ray need here: their programs, a cluster, no proxy, short paths, free ports."""
 
 import os
 import re
+import shlex
+import shutil
 import socket
+import sys
+import sysconfig
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -71,6 +76,25 @@ def _is_known(proxy: str) -> bool:
     if scheme.lower() in ("socks5", "socks5h"):
         return find_spec("socksio") is not None
     return not there or scheme.lower() in ("http", "https")
+
+
+def search_path() -> str:
+    """Return where programs are looked for: first among those of this Python."""
+    scripts = (str(Path(sys.executable).parent), sysconfig.get_path("scripts"))
+    return os.pathsep.join(dict.fromkeys((*scripts, os.environ.get("PATH", ""))))
+
+
+def find_programs(names: Iterable[str], path: str, instead: str = "") -> None:
+    """Refuse to go on where a program of Flower's is nowhere on a path; say how to have it."""
+    for name in names:
+        if shutil.which(name, path=path) is None:
+            python = Path(sys.executable)
+            again = ("-m", "pip", "install", "--force-reinstall", "--no-deps")
+            command = shlex.join([str(python), *again, f"flwr=={version('flwr')}"])
+            raise FileNotFoundError(
+                f"Flower's program {name} is neither in {python.parent} nor on the PATH. "
+                f"Install it there: {command}{f'. Or {instead}' if instead else ''}"
+            )
 
 
 def short_folder() -> Path:

@@ -3,18 +3,14 @@
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
-import sys
-import sysconfig
 import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from http.client import HTTPException
-from importlib.metadata import version
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -27,7 +23,9 @@ from ..machine.signals import ignoring_signals
 from ..machine.surroundings import (
     OF_RAY,
     cluster_address,
+    find_programs,
     free_ports,
+    search_path,
     short_folder,
     without_proxy_here,
 )
@@ -49,17 +47,10 @@ class RunFailedError(RuntimeError):
     """Flower did not complete the run; says why."""
 
 
-def check_command() -> None:
-    """Refuse to start where there is no command `flwr`, though its library may be there."""
-    if shutil.which("flwr", path=_search_path()) is None:
-        python = Path(sys.executable)
-        again = ("-m", "pip", "install", "--force-reinstall", "--no-deps")
-        command = shlex.join([str(python), *again, f"flwr=={version('flwr')}"])
-        raise FileNotFoundError(
-            f"Flower's command flwr, which starts a run on Ray, is neither in {python.parent} nor "
-            f"on the PATH. Install it there: {command}. Or give --engine in-process, which does "
-            "without it"
-        )
+def check_programs() -> None:
+    """Refuse to start where a program of Flower's is missing, though its library may be there."""
+    needed = ("flwr", "flower-superlink", "flower-superexec", "flwr-simulation")
+    find_programs(needed, search_path(), "give --engine in-process, which does without it")
 
 
 def run_in_flower(
@@ -112,7 +103,7 @@ def _prepare(home: Path, elsewhere: bool) -> Process:
     )
     environment = {
         **without_proxy_here(os.environ),
-        "PATH": _search_path(),
+        "PATH": search_path(),
         "FLWR_HOME": str(home),
         _PORT: str(http_port),
         "FLWR_LOCAL_CONTROL_API_PORT": str(control_port),
@@ -135,12 +126,6 @@ def _prepare(home: Path, elsewhere: bool) -> Process:
     else:
         environment["RAY_TMPDIR"] = str(home)
     return {"cwd": work, "env": environment}
-
-
-def _search_path() -> str:
-    """Return where commands are looked for: first among those of this Python."""
-    scripts = (str(Path(sys.executable).parent), sysconfig.get_path("scripts"))
-    return os.pathsep.join((*scripts, os.environ.get("PATH", "")))
 
 
 def _start(flower: Process, config: Config, num_clients: int, placement: "Placement") -> str:

@@ -4,6 +4,7 @@ import errno
 import os
 import shlex
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -262,14 +263,19 @@ def test_a_run_whose_rounds_are_all_done_is_not_said_to_go_on(tmp_path: Path) ->
     assert found.value.__notes__[-1] == f"All its rounds are done: pncs report {tmp_path}"
 
 
-def test_it_is_told_where_flowers_command_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("missing", ["flwr", "flower-superlink"])
+def test_it_is_told_where_a_program_of_flowers_is_missing(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(shutil, "which", lambda name, **_: None if name == missing else name)
     done = invoke("run", "--output", str(tmp_path / "run"))
     assert done.exit_code == 1
-    assert done.output.startswith("Error: Flower's command flwr, which starts a run on Ray, is ")
+    folder = Path(sys.executable).parent
+    assert done.output.startswith(
+        f"Error: Flower's program {missing} is neither in {folder} nor on the PATH. Install it "
+    )
     assert "-m pip install --force-reinstall --no-deps flwr==" in done.output
+    assert done.output.endswith("Or give --engine in-process, which does without it\n")
     assert not (tmp_path / "run").exists()
 
 
