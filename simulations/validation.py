@@ -1,14 +1,16 @@
 """What pydantic refuses, told as this project tells errors: what was given, and what it must be."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 from pydantic import AfterValidator, Field, StrictStr, TypeAdapter, ValidationError
 
-from .choices import nearest
+from .choices import did_you_mean, nearest
 
 T = TypeVar("T")
 
@@ -44,13 +46,14 @@ _WANTED = {
     "string_type": "text",
     "too_short": "a list of at least {min_length}",
     "tuple_type": "a list",
-    "union_tag_invalid": "a table of one of the kinds {expected_tags}",
+    "union_tag_invalid": "one of {expected_tags}",
     "union_tag_not_found": "a table with its kind",
 }
 
 _UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 
 _LONGEST = 80
+_QUOTED = re.compile("'([^']*)'")
 
 
 @contextmanager
@@ -66,31 +69,61 @@ def in_plain_words(where: str = "", kind: Any = None) -> Iterator[None]:
         raise ValueError(f"{where}{error}") from error
 
 
+@contextmanager
+def naming_what_wants(where: str) -> Iterator[None]:
+    """Say ``where`` first, of files that are not there: it is what wants them."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if not where or error.errno is not None:
+            raise
+        raise FileNotFoundError(f"{where}{error}") from None
+
+
 def _sentence(error: ValidationError, kind: Any) -> str:
     errors = error.errors(include_url=False)
-    missing = [_place(each["loc"]) for each in errors if each["type"].startswith("missing")]
     first = errors[0]
-    place, given = _place(first["loc"]), first["input"]
-    told = [f"missing: {', '.join(missing)}"] if missing else []
+    (place, _), given = _place(first["loc"], kind), first["input"]
+    missing = [each["loc"] for each in errors if each["type"].startswith("missing")]
+    told = [f"missing: {', '.join(_place(each, kind)[0] for each in missing)}"] if missing else []
     unknown = next((each["loc"] for each in errors if each["type"] in _UNKNOWN), None)
     if unknown and (missing or first["type"] in _UNKNOWN):  # one may be the other, misspelt
-        hint = _hint(str(unknown[-1]), kind, unknown[:-1])
-        told.append(f"unknown key {_place(unknown)}: {hint}")
+        beside = [str(each[-1]) for each in missing if each[:-1] == unknown[:-1]]
+        hint = _hint(str(unknown[-1]), beside, _place(unknown[:-1], kind)[1])
+        told.append(f"unknown key {_place(unknown, kind)[0]}: {hint}")
     if told:
         return "; ".join(told)
+    about = first.get("ctx", {})
     if first["type"] == "value_error":
-        text = str(first["ctx"]["error"])
+        text = str(about["error"])
         return f"{place} = {_shown(given)} {text}" if text.startswith("must ") else text
     if first["type"] not in _WANTED:
         return ": ".join(filter(None, (place, first["msg"])))
-    wanted = _WANTED[first["type"]].format(**first.get("ctx", {}))
+    if first["type"] == "union_tag_not_found" and (own := get_close_matches("kind", given, n=1)):
+        return f"missing: {place}.kind; unknown key {place}.{own[0]}: did you mean 'kind'?"
+    if first["type"] == "union_tag_invalid":
+        place, given = f"{place}.kind", given["kind"]
+    wanted, meant = _WANTED[first["type"]].format(**about), ""
     if first["type"].endswith("_type"):
         wanted += f", not {type(given).__name__}"
-    return f"{place} = {_shown(given)} must be {wanted}"
+    elif isinstance(given, str):
+        meant = did_you_mean(given, _QUOTED.findall(wanted))
+    return f"{place} = {_shown(given)} must be {wanted}{meant}"
 
 
-def _place(steps: Sequence[int | str]) -> str:
-    return "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).removeprefix(".")
+def _place(steps: Sequence[int | str], kind: Any) -> tuple[str, list[Any]]:
+    """Return how a place is written, and the tables that it may be, if it is one."""
+    text, tables = "", [kind] if is_dataclass(kind) else []
+    for step in steps:
+        # Of tables of several kinds, pydantic says which it is, though no key does.
+        if of_kind := [each for each in tables if step in _kinds(each)]:
+            tables = of_kind
+            continue
+        text += f"[{step}]" if isinstance(step, int) else f".{step}"
+        found = [hints[step] for each in tables if step in (hints := get_type_hints(each))]
+        if found:  # else it is a key of a mapping, or a place in a list
+            tables = [table for each in found for table in _tables(each)]
+    return text.removeprefix("."), tables
 
 
 def _shown(value: object) -> str:
@@ -98,28 +131,32 @@ def _shown(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def _hint(key: str, kind: Any, steps: Sequence[int | str]) -> str:
-    for step in steps:
-        own = get_type_hints(kind).get(str(step)) if is_dataclass(kind) else None
-        if own is None:  # a key of a mapping, or a place in a list
-            continue
-        kind = _table(own)
-    if not is_dataclass(kind):
+def _hint(key: str, missing: Sequence[str], tables: Sequence[Any]) -> str:
+    """Say which key was meant, first of those that are missing there."""
+    if near := get_close_matches(key, missing, n=1):
+        return f"did you mean {near[0]!r}?"
+    if len(tables) != 1:
         return "there is none of that name"
-    for name, own in get_type_hints(kind).items():
-        if key in _keys(_table(own)):
+    for name, own in get_type_hints(tables[0]).items():
+        if any(key in _keys(each) for each in _tables(own)):
             return f"did you mean {name}.{key}?"
-    return nearest(key, _keys(kind))
+    return nearest(key, _keys(tables[0]))
 
 
-def _table(kind: Any) -> Any:
-    """Return the dataclass that a value of a kind may be, if there is one."""
-    return next((each for each in (kind, *get_args(kind)) if is_dataclass(each)), None)
+def _tables(kind: Any) -> list[Any]:
+    """Return the dataclasses that a value of a kind may be, or may hold."""
+    if is_dataclass(kind):
+        return [kind]
+    return [table for each in get_args(kind) for table in _tables(each)]
+
+
+def _kinds(table: Any) -> tuple[Any, ...]:
+    return get_args(get_type_hints(table).get("kind"))
 
 
 def _keys(table: Any) -> list[str]:
-    own = fields(table) if is_dataclass(table) else ()
-    return [each.name for each in own if each.metadata.get("key", True)]
+    names = {name: own.alias or name for name, own in table.__pydantic_fields__.items()}
+    return [names[each.name] for each in fields(table) if each.metadata.get("key", True)]
 
 
 def read_description(kind: type[T], file: Path, maker: str) -> T:

@@ -8,13 +8,14 @@ import socket
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 from ..timeouts import CLUSTER_ANSWERS
+from .scratch import scratch_folder
 
 LONGEST = 39
 """Bytes of a folder's path in which Ray can work: 68 more make its sockets', which may have 107."""
@@ -97,19 +98,24 @@ def find_programs(names: Iterable[str], path: str, instead: str = "") -> None:
             )
 
 
-def short_folder() -> Path:
-    """Make a folder that is for this process alone and whose path is short enough for Ray."""
+@contextmanager
+def short_folder() -> Iterator[Path]:
+    """Have a folder that is for this process alone and whose path is short enough for Ray."""
     room = LONGEST - len("/pncs-12345678")
     tried = [os.environ.get("RAY_TMPDIR"), tempfile.gettempdir(), "/tmp", "/var/tmp"]
     parents = list(dict.fromkeys(filter(None, tried)))
-    for parent in parents:
-        if len(os.fsencode(parent)) <= room:
-            with suppress(OSError):
-                return Path(tempfile.mkdtemp(prefix="pncs-", dir=parent))
-    raise ValueError(
-        f"no folder for Ray's sockets: of {', '.join(parents)} none can be written to and has at "
-        f"most {room} bytes: set RAY_TMPDIR to a short path"
-    )
+    with ExitStack() as stack:
+        for parent in parents:
+            if len(os.fsencode(parent)) <= room:
+                with suppress(OSError):
+                    folder = stack.enter_context(scratch_folder(parent=parent))
+                    break
+        else:
+            raise ValueError(
+                f"no folder for Ray's sockets: of {', '.join(parents)} none can be written to and "
+                f"has at most {room} bytes: set RAY_TMPDIR to a short path"
+            )
+        yield folder
 
 
 def free_ports(count: int) -> list[int]:

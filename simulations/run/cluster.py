@@ -16,7 +16,7 @@ from functools import partial
 from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 import pncs_flower
@@ -25,6 +25,7 @@ from pncs_flower.strategies.resume.settings import installed_version
 
 from ..config import APP_DIRECTORY, Agreeing, Config, Scalar
 from ..data.datasets import dataset_files, dataset_fingerprint
+from ..machine.scratch import scratch_folder
 from ..machine.signals import keeping_handlers
 from ..machine.surroundings import OF_RAY
 from ..models.frozen import frozen_folders
@@ -94,9 +95,9 @@ def session(address: str | None, **options: Any) -> Iterator[None]:
 @contextmanager
 def joined(address: str, strategies: Iterable[str] = ()) -> Iterator[None]:
     """Join a cluster, whose workers then have our code, and that of rules of a user's."""
-    with TemporaryDirectory(prefix="pncs-code-") as code:
-        gather_code(Path(code), strategies)
-        with session(address, runtime_env={"working_dir": code}):
+    with scratch_folder("code-") as code:
+        gather_code(code, strategies)
+        with session(address, runtime_env={"working_dir": str(code)}):
             yield
 
 

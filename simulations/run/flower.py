@@ -3,14 +3,13 @@
 import json
 import os
 import re
-import shutil
 import subprocess
-import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from http.client import HTTPException
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from pncs_flower.plain_text import without_colours
 
 from ..config import APP_DIRECTORY, Config, format_toml
 from ..machine.processes import adopt_orphans, guarded, stop_descendants
+from ..machine.scratch import scratch_folder
 from ..machine.signals import ignoring_signals
 from ..machine.surroundings import (
     OF_RAY,
@@ -48,7 +48,12 @@ class RunFailedError(RuntimeError):
 
 
 def check_programs() -> None:
-    """Refuse to start where a program of Flower's is missing, though its library may be there."""
+    """Refuse to start without Ray or a program of Flower's, whose library may be there alone."""
+    if find_spec("ray") is None:
+        raise RuntimeError(
+            'Ray is not installed: install it with "pncs-flower[simulation]", or give --engine '
+            "in-process, which does without it"
+        )
     needed = ("flwr", "flower-superlink", "flower-superexec", "flwr-simulation")
     find_programs(needed, search_path(), "give --engine in-process, which does without it")
 
@@ -64,9 +69,9 @@ def run_in_flower(
     adopt_orphans()
     # Ray, if it is started here, needs a short one for its sockets.
     elsewhere = cluster_address() is not None
-    home = Path(tempfile.mkdtemp(prefix="pncs-")) if elsewhere else short_folder()
-    superlink_log = home / _SUPERLINK_LOG
-    with guarded("FLWR_HOME", home) as watchdog:
+    new_home = scratch_folder() if elsewhere else short_folder()
+    with new_home as home, guarded("FLWR_HOME", home) as watchdog:
+        superlink_log = home / _SUPERLINK_LOG
         try:
             with (output / FLOWER_LOG).open("a", encoding="utf-8") as log:
                 flower = _prepare(home, elsewhere)
@@ -83,10 +88,7 @@ def run_in_flower(
         finally:
             with ignoring_signals():
                 stop_descendants(spared=watchdog)
-                try:
-                    _complete(output / FLOWER_LOG, superlink_log)
-                finally:  # on a full disk, too
-                    shutil.rmtree(home, ignore_errors=True)
+                _complete(output / FLOWER_LOG, superlink_log)
 
 
 def _prepare(home: Path, elsewhere: bool) -> Process:

@@ -1,6 +1,5 @@
 """Where jobs are done: one by one, or many at once, here or in Ray; one that fails, fails alone."""
 
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -89,14 +88,11 @@ def _do_here(
 @contextmanager
 def _ray_here(workers: int) -> Iterator[None]:
     """Have Ray on this machine, with a folder for what it keeps."""
-    folder = short_folder()
-    own = {"num_cpus": workers, "include_dashboard": False, "_temp_dir": str(folder)}
-    try:
+    with short_folder() as folder:
+        own = {"num_cpus": workers, "include_dashboard": False, "_temp_dir": str(folder)}
         # Without "local" Ray would join whatever cluster somebody has started on this machine.
         with session("local", **own):
             yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _do_in_ray(

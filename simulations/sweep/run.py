@@ -2,7 +2,6 @@
 
 import logging
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
@@ -20,13 +19,14 @@ from pncs_flower.strategies.record import write_json_lines
 
 from ..config import Scalar
 from ..folders import SWEEP
+from ..machine.scratch import scratch_folder
 from ..machine.surroundings import cluster_address
 from ..run.early_stopping import LAST
 from ..run.folder import read_rounds, read_summary
 from ..run.preflight import check_device, check_run
 from ..scores import score_name
 from ..task import inputs_fingerprint, load_inputs
-from ..validation import in_plain_words
+from ..validation import in_plain_words, naming_what_wants
 from .cell import CELLS, Cell, Run, read_cell, write_cell
 from .failure import Failure
 from .pool import Moved, RunJobs, pool
@@ -60,6 +60,7 @@ def run_sweep(
     command: str = "",
     file: str = "",
     shared: RunJobs | None = None,
+    where: str = "",
 ) -> dict[str, str]:
     """Run what is missing, and return the reason of each cell that failed."""
     # What cannot be run, a damaged file or another process in the folder is an error before
@@ -67,18 +68,20 @@ def run_sweep(
     # after each cell. Of cells in this process (``workers`` = 0) ``on_round`` gets each round too,
     # and so many processes play the clients. ``command`` and ``file`` are for the report: how to
     # run the sweep again. ``shared`` is of a `pool` of so many workers that other sweeps use too.
+    # ``where`` is what an error says first of what cannot be run, such as the name of a file.
     refuse_other_results(folder, SWEEP)
     elsewhere = workers != 0 and cluster_address() is not None
+    check = partial(check_cells, elsewhere=elsewhere, where=where)
     # What cells write meanwhile is removed at the end, also of those whose process was killed.
     own = pool(workers, sweep.strategies) if shared is None else nullcontext(shared)
     with ExitStack() as stack:
         run_jobs = stack.enter_context(own)  # first, as what it forks should have no thread beside
         if is_new := not (folder / SWEEP).exists():  # of what cannot be run nothing is left behind
-            check_cells([*tuning_cells(sweep), *sweep.cells()], elsewhere)
+            check([*tuning_cells(sweep), *sweep.cells()])
         make_folder(folder)
         stack.enter_context(held(folder))
-        scratch = stack.enter_context(_scratch())
-        run_cell = partial(_run_cell, scratch=scratch)
+        scratch = stack.enter_context(scratch_folder("sweep-"))
+        run_cell = partial(_run_cell, scratch=str(scratch))
         if workers == 0:
             run_cell = partial(run_cell, on_round=on_round, players=players)
 
@@ -88,7 +91,7 @@ def run_sweep(
                 read_cell(path, files[path])  # a damaged one is told now and not after hours
             # It also computes the features of frozen layers, but once.
             if not is_new:
-                check_cells(todo.values(), elsewhere)
+                check(todo.values())
             for parent in {path.parent for path in files}:
                 parent.mkdir(parents=True, exist_ok=True)
             return todo
@@ -113,10 +116,10 @@ def run_sweep(
                 on_cell(todo[path], done, len(files))
             return failures
 
-        tuning = cell_files(tuning_cells(sweep), folder / TUNING)
+        tuning = cell_files(tuning_cells(sweep), folder / TUNING, where)
         if not is_new and any(not path.exists() for path in tuning):
             # Those to come as well: tuning may take hours.
-            check_cells(sweep.cells(), elsewhere)
+            check(sweep.cells())
         failures = run_missing(tuning, missing(tuning))
         broken = {name: why for name, why in failures.items() if not why.startswith(_DIVERGED)}
         if broken:
@@ -124,7 +127,7 @@ def run_sweep(
         tuned = choose_rates(
             (cell, read_cell(path).rounds if path.exists() else []) for path, cell in tuning.items()
         )
-        files = cell_files(with_rates(sweep.cells(), tuned), folder / CELLS)
+        files = cell_files(with_rates(sweep.cells(), tuned), folder / CELLS, where)
         todo = missing(files)  # before what is there is described as another sweep's
         again = {"command": command, "file": file}
         write_json_lines(folder / SWEEP, [_description(sweep, tuned, files) | again])
@@ -155,7 +158,8 @@ def choose_rates(outcomes: Iterable[tuple[Cell, Sequence[Mapping[str, Any]]]]) -
     for line, by_rate in found.items():
         if not any(last for runs in by_rate.values() for last in runs):
             raise ValueError(
-                f"{', '.join(line)}: no run with any of the learning rates came to an end"
+                f"{', '.join(line)}: no run with any of the learning rates came to an end: give "
+                f"smaller ones in [tune]; their tracebacks are in the folder {FAILED}"
             )
         means = {
             rate: sum(sum(last) / len(last) if last else 0.0 for last in runs) / len(runs)
@@ -175,13 +179,14 @@ def with_rates(cells: Sequence[Cell], tuned: Sequence[Tuned]) -> list[Cell]:
     ]
 
 
-def cell_files(cells: Iterable[Cell], folder: Path) -> dict[Path, Cell]:
-    """Return the file of each cell in a folder, there or not yet."""
+def cell_files(cells: Iterable[Cell], folder: Path, where: str = "") -> dict[Path, Cell]:
+    """Return the file of each cell in a folder, there or not yet; ``where`` is as in a check."""
     devices: dict[str, str] = {}
     files = {}
     for cell in cells:
         config = cell.config
-        found = inputs_fingerprint(config)
+        with naming_what_wants(where):
+            found = inputs_fingerprint(config)
         if config.has_devices_file:
             if config.devices not in devices:
                 devices[config.devices] = _devices_fingerprint(config.devices)
@@ -194,11 +199,6 @@ def _devices_fingerprint(path: str) -> str:
     """Hash a file of devices, by its contents; a bad line is told now."""
     as_fleet(path)
     return blake2b(Path(path).expanduser().read_bytes(), digest_size=16).hexdigest()
-
-
-def _scratch(parent: str | None = None) -> tempfile.TemporaryDirectory[str]:
-    # Its contents may be written to by a process that is about to end.
-    return tempfile.TemporaryDirectory(prefix="pncs-sweep-", dir=parent, ignore_cleanup_errors=True)
 
 
 def _run_cell(
@@ -216,10 +216,10 @@ def _run_cell(
     config = moved(cell.config)
     with (
         _errors_only(),
-        _scratch(scratch if os.path.isdir(scratch) else None) as work,
+        # On another machine there is none.
+        scratch_folder("sweep-", scratch if os.path.isdir(scratch) else None) as output,
         InProcessGrid(client_app, cell.clients, config.to_run_config(), workers=players) as grid,
     ):
-        output = Path(work)
         # A cell that is stopped is run again from its start.
         train(grid, replace(config, checkpoint=False), output, show)
         about = {**asdict(cell), "command": cell.command}
@@ -253,10 +253,11 @@ def _description(sweep: Sweep, tuned: list[Tuned], files: Mapping[Path, Cell]) -
     }
 
 
-def check_cells(cells: Iterable[Cell], elsewhere: bool) -> None:
+def check_cells(cells: Iterable[Cell], elsewhere: bool, where: str = "") -> None:
     """Refuse what can be known to go wrong in a cell, and what many of them share but once.
 
-    ``elsewhere`` is whether they run on machines whose devices are not known.
+    ``elsewhere`` is whether they run on machines whose devices are not known; ``where`` is what an
+    error says first.
     """
     cells, seen = list(cells), set[object]()
     panels = {cell.panel for cell in cells}
@@ -267,7 +268,7 @@ def check_cells(cells: Iterable[Cell], elsewhere: bool) -> None:
             place.insert(0, cell.panel)
         # Every seed has a partition of its own; nothing else depends on it, or on the rate.
         settings, partition = replace(config, seed=0, lr=1.0), config.of_parts()
-        with in_plain_words(f"{', '.join(place)}: "):
+        with in_plain_words(f"{where}{', '.join(place)}: "), naming_what_wants(where):
             if settings not in seen:
                 if not elsewhere:  # whose devices are not known
                     check_device(config)

@@ -66,19 +66,18 @@ def test_folder_for_sockets_is_short_though_that_for_temporary_files_is_long(
     long.mkdir()
     monkeypatch.setenv(variable, str(long))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    folder = short_folder()
-    try:
+    with short_folder() as folder:
         assert len(os.fsencode(folder)) <= LONGEST
         assert len(f"{folder}{SOCKETS}") <= 107
         assert folder.stat().st_mode & 0o777 == 0o700
-    finally:
-        folder.rmdir()
+    assert not folder.exists()
 
 
 def test_short_folder_that_is_given_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as parent:
         monkeypatch.setenv("RAY_TMPDIR", parent)
-        assert short_folder().parent == Path(parent)
+        with short_folder() as folder:
+            assert folder.parent == Path(parent)
 
 
 def test_no_short_folder_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,10 +87,9 @@ def test_no_short_folder_is_told_at_once(tmp_path: Path, monkeypatch: pytest.Mon
         raise PermissionError(dir)
 
     monkeypatch.setattr(tempfile, "mkdtemp", refused)
-    with pytest.raises(
-        ValueError, match=r"no folder for Ray's sockets: .*set RAY_TMPDIR to a short"
-    ):
-        short_folder()
+    told = r"no folder for Ray's sockets: .*set RAY_TMPDIR to a short"
+    with pytest.raises(ValueError, match=told), short_folder():
+        pass
 
 
 def test_log_that_an_error_names_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

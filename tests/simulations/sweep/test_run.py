@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -317,8 +318,11 @@ def test_a_browser_has_nothing_to_complain_of(finished: Path, tmp_path: Path) ->
 
 
 def test_a_killed_sweep_goes_on_in_other_processes_and_ends_the_same(
-    finished: Path, tmp_path: Path
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     code = (
         "from tests_sweep import SWEEP, run; from pathlib import Path; import sys; "
         "run(SWEEP, Path(sys.argv[1]))"
@@ -326,7 +330,11 @@ def test_a_killed_sweep_goes_on_in_other_processes_and_ends_the_same(
     (tmp_path / "tests_sweep.py").write_text(Path(__file__).read_text())
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "sweep")],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+            "TMPDIR": str(scratch),
+        },
     )
     deadline = time.monotonic() + 120
     while not list((tmp_path / "sweep").glob("cells/*.jsonl")):
@@ -336,10 +344,12 @@ def test_a_killed_sweep_goes_on_in_other_processes_and_ends_the_same(
     process.send_signal(signal.SIGKILL)
     process.wait()
     before = cells(tmp_path / "sweep")
+    assert [*scratch.glob("pncs-*")]
     over, failures = run(SWEEP, tmp_path / "sweep", workers=2)
     assert not failures
     assert len(over) == 4 - len([name for name in before if name.endswith(".jsonl")])
     assert measured(tmp_path / "sweep") == measured(finished)
+    assert not [*scratch.iterdir()]
 
 
 def test_an_unknown_table_is_named() -> None:
