@@ -65,6 +65,12 @@ def default_run_config() -> MappingProxyType[str, Scalar]:
         return MappingProxyType(tomllib.load(file)["tool"]["flwr"]["app"]["config"])
 
 
+def did_you_mean(wrong: str, known: Collection[str]) -> str:
+    """Return which of the known names was meant, in brackets; empty if none is near."""
+    near = get_close_matches(wrong, known, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
 def nearest(wrong: str, known: Collection[str]) -> str:
     """Say which of the known names was meant, or all of them."""
     near = get_close_matches(wrong, known, n=1)

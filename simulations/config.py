@@ -4,12 +4,13 @@ import dataclasses
 import json
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
-from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
+
+from pncs_flower.plain_text import counted
 
 from .choices import (
     APP_DIRECTORY,
@@ -18,6 +19,7 @@ from .choices import (
     HUB,
     Scalar,
     default_run_config,
+    did_you_mean,
     is_rule,
     nearest,
 )
@@ -33,6 +35,7 @@ __all__ = [
     "Agreeing",
     "Config",
     "Scalar",
+    "check_selected",
     "default_run_config",
     "format_toml",
     "merged",
@@ -75,9 +78,8 @@ def _choose(key: str, value: str) -> str:
     path = key == "strategy" and is_rule(value)
     if path or _kind(key, value) != value or value in CHOICES[key]:
         return value
-    near = get_close_matches(value, CHOICES[key], n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    raise ValueError(f"must be one of {', '.join([*CHOICES[key], *_PATHS.get(key, [])])}{hint}")
+    known, hint = [*CHOICES[key], *_PATHS.get(key, [])], did_you_mean(value, CHOICES[key])
+    raise ValueError(f"must be one of {', '.join(known)}{hint}")
 
 
 def _kind(key: str, value: str) -> str:
@@ -120,8 +122,7 @@ def _fleet(value: str) -> str:
     """Refuse what is neither a fleet's name nor the path of a file."""
     if value in (*FLEETS, "none") or value.lower().endswith(_FILES):
         return value
-    near = get_close_matches(value, FLEETS, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    hint = did_you_mean(value, FLEETS)
     raise ValueError(f"must be none, {', '.join(FLEETS)}, or a .csv or .json file{hint}")
 
 
@@ -301,6 +302,16 @@ def _inline(value: object) -> str:
 def format_toml(values: Mapping[str, Scalar]) -> str:
     """Return settings as TOML."""
     return "".join(f"{key} = {_inline(value)}\n" for key, value in values.items())
+
+
+def check_selected(config: Config, clients: int) -> None:
+    """Refuse to select more clients in a round than there are."""
+    if config.num_selected > clients:
+        raise ValueError(
+            f"num-selected = {config.num_selected}, but there {'is' if clients == 1 else 'are'} "
+            f"only {counted(clients, 'client')}: select fewer in a round with --num-selected, or "
+            "have more with --clients"
+        )
 
 
 def unused_settings(config: Config) -> dict[str, list[str]]:

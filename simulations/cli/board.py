@@ -45,27 +45,32 @@ def carry_out_board(
         from ..machine.surroundings import cluster_address
         from ..sweep.pool import pool
         from ..sweep.run import cell_files, check_cells
-        from ..validation import in_plain_words
 
-        # Data that are not there are told now, and not after an hour.
-        files = {key: cell_files(sweep.cells(), folder / key) for key, sweep in wanted.items()}
+        # A board of the package is there wherever the package is.
+        own = file.parent != _FOLDER
+        places = {key: f"{f'{file}: ' if own else ''}setting.{key}: " for key in wanted}
         elsewhere = workers != 0 and cluster_address() is not None
+        # Data that are not there are told now, and not after an hour.
+        total = sum(len(cell_files(s.cells(), folder, places[key])) for key, s in wanted.items())
         for key, sweep in wanted.items():
-            with in_plain_words(f"{file}: setting.{key}: "):
-                check_cells(sweep.cells(), elsewhere)
-    total = sum(map(len, files.values()))
+            check_cells(sweep.cells(), elsewhere, places[key])
     text = f"{board.title}: {counted(len(wanted), 'setting')}, {counted(total, 'run')}"
     text += " beside those for learning rates" if any(s.tune for s in wanted.values()) else ""
     describe(board, folder, command)
     out.print(text, soft_wrap=True)
-    # A board of the package is there wherever the package is.
-    content = "" if file.parent == _FOLDER else file.read_text(encoding="utf-8-sig")
+    content = file.read_text(encoding="utf-8-sig") if own else ""
     strategies = set().union(*(sweep.strategies for sweep in wanted.values()))
     failed = False
     with pool(workers, strategies) as shared:
         for key, sweep in wanted.items():
             failed |= carry_out(
-                sweep, folder / key, workers, command=command, file=content, shared=shared
+                sweep,
+                folder / key,
+                workers,
+                command=command,
+                file=content,
+                shared=shared,
+                where=places[key],
             )
     show_board(folder)
     return failed

@@ -9,7 +9,18 @@ import typer
 from ..choices import CHOICES, Scalar, default_run_config, is_rule, nearest
 from .console import err, parse_setting, progress_bar, said_plainly
 from .given import given_command
-from .options import ALL, Clients, DataDir, DataSet, Model, NumSelected, Rounds, Settings, names
+from .options import (
+    ALL,
+    PATH,
+    Clients,
+    DataDir,
+    DataSet,
+    Model,
+    NumSelected,
+    Rounds,
+    Settings,
+    names,
+)
 from .runs import carry_out
 from .sweep import FULL_DISK, show_report
 
@@ -68,7 +79,8 @@ def compare(
     output: Annotated[
         Path,
         typer.Option(
-            help="Folder for the results: this one itself. What is there already is not run again."
+            click_type=PATH,
+            help="Folder for the results: this one itself. What is there already is not run again.",
         ),
     ] = Path("runs/compare"),
 ) -> None:

@@ -7,7 +7,7 @@ import typer
 
 from ..choices import CHOICES, HUB
 from .console import out, progress_bar, said_plainly
-from .options import Suggesting, names
+from .options import PATH, Suggesting, names
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +37,7 @@ def list_(data_dir: _FOLDER = "") -> None:
         try:
             dataset_fingerprint(name, data_dir)
             state = "found"
-        except (OSError, ValueError):
+        except (OSError, ValueError, ModuleNotFoundError):
             state = f"not found; pncs data check {name} says how to have it"
         sizes = DATASETS[name].sizes
         held = f"{sizes[0]:>5} + {sizes[1]:>5} examples" if sizes else DATASETS[name].on_hub
@@ -57,7 +57,9 @@ def _published(incomplete: str) -> list[str]:
 @data.command()
 def get(
     name: Annotated[str, typer.Argument(autocompletion=_published)],
-    data_dir: Annotated[Path, typer.Option(help="Folder to put it in.")] = Path("data"),
+    data_dir: Annotated[Path, typer.Option(click_type=PATH, help="Folder to put it in.")] = Path(
+        "data"
+    ),
     address: Annotated[
         str, typer.Option("--from", help="A mirror, in place of where it is published.")
     ] = "",
@@ -72,7 +74,7 @@ def get(
         from ..data.hub import fetch
 
         dataset = find_dataset(name)
-        folder = data_dir.expanduser().resolve()
+        folder = data_dir.resolve()
         if dataset.on_hub:
             if address:
                 raise ValueError("--from is not for the hub: set HF_ENDPOINT to a mirror of it")

@@ -75,6 +75,12 @@ def resumed(
             f"{folder} holds the runs of a sweep: give the command again that began it (pncs "
             "compare, sweep or reproduce), which goes on from there"
         )
+    output = given.get("output-dir", folder)
+    if Path(str(output)).expanduser().resolve() != folder:
+        raise ValueError(
+            f"--output is {output}, but a run that goes on does so in its folder, {folder}: leave "
+            "--output out, or begin another run without --resume"
+        )
     (saved, about), rows = read_settings(folder), read_rounds(folder)
     # Settings that are newer than the run have their defaults.
     config = Config.from_run_config(default_run_config() | saved | dict(given))
@@ -85,7 +91,9 @@ def resumed(
     # A run that was begun by flwr run knows but the clients that were there.
     before = about["clients"] or max((len(row["clients"]) for row in rows), default=None)
     if clients and before and clients != before:
-        raise ValueError(f"--clients is {clients}, but the run in {folder} has {before}")
+        raise ValueError(
+            f"--clients is {clients}, but the run in {folder} has {before}: leave --clients out"
+        )
     if not (clients or before):
         raise ValueError(
             f"the run in {folder} does not say how many clients it has: give --clients"

@@ -1,6 +1,7 @@
 """What commands share: options, what a shell completes of them, and what was meant by others."""
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import click
@@ -29,6 +30,20 @@ class Suggesting(TyperGroup):
             if getattr(error, "possibilities", None) and "Did you mean" in error.message:
                 error.possibilities = None  # type: ignore[attr-defined]
             raise
+
+
+class _NamedPath(click.Path):
+    """A path that says where: an empty one would be the folder in which the command is given."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Refuse an empty text, as of a shell's variable that is not set, and expand ``~``."""
+        if not str(value).strip():
+            self.fail("it is empty: name a folder or file (. is the one you are in)", param, ctx)
+        return Path(super().convert(value, param, ctx)).expanduser()
+
+
+PATH = _NamedPath(path_type=Path)
+"""What commands take for a path: the ``click_type`` of the option or argument."""
 
 
 def names(*known: str) -> Complete:

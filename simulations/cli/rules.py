@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from ..choices import CHOICES, default_run_config
+from ..choices import CHOICES, default_run_config, is_rule, nearest
 from .console import out, said_plainly
 from .options import names
 
@@ -30,7 +30,10 @@ def rules(
         from ..config import Config
 
         combination = COMBINATIONS.get(name or "")
-        if name in STRATEGIES or (name and not combination):
+        if name and not combination and not is_rule(name):
+            known = [*STRATEGIES, *COMBINATIONS]
+            raise ValueError(f"there is no rule or combination {name!r}: {nearest(name, known)}")
+        if name and is_rule(name):
             _show(Config.from_run_config({**default_run_config(), "strategy": name}))
         if combination:
             out.print(f"--set combine={name}\n{inspect.getdoc(combination)}", soft_wrap=True)

@@ -27,6 +27,7 @@ from .console import (
 from .data import data
 from .engines import Engine, choose_place, resumed, run_in_process, run_on_ray
 from .options import (
+    PATH,
     Clients,
     DataDir,
     DataSet,
@@ -138,13 +139,17 @@ def run(
     ] = None,
     seed: Annotated[int | None, knob("seed", "Seed of everything random.")] = None,
     output: Annotated[
-        str | None,
-        typer.Option(help="Folder for the results. [dim]\\[default: runs/<time>-<strategy>][/dim]"),
+        Path | None,
+        typer.Option(
+            click_type=PATH,
+            help="Folder for the results. [dim]\\[default: runs/<time>-<strategy>][/dim]",
+        ),
     ] = None,
     settings: Settings = None,
     resume: Annotated[
         Path | None,
         typer.Option(
+            click_type=PATH,
             metavar="FOLDER",
             help="Go on with the run in this folder, with its settings; --rounds may be given.",
         ),
@@ -193,7 +198,7 @@ def run(
         "model": model,
         "device": device,
         "seed": seed,
-        "output-dir": output,
+        "output-dir": output and str(output),
     }
     where: dict[str, Scalar | None] = {
         "engine": engine and engine.value,
@@ -211,7 +216,7 @@ def run(
         if resume is None:
             config, clients = Config.from_run_config(default_run_config() | given), clients or 10
         else:
-            config, clients, about = resumed(resume.expanduser().resolve(), given, clients)
+            config, clients, about = resumed(resume.resolve(), given, clients)
         place = choose_place({key: v for key, v in where.items() if v is not None}, about)
         from ..data.datasets import find_dataset  # NumPy takes a moment, and no wrong setting waits
 

@@ -28,6 +28,7 @@ def carry_out(
     command: str,
     file: str = "",
     shared: "RunJobs | None" = None,
+    where: str = "",
 ) -> bool:
     """Run a sweep, or what is missing of it, showing how far it is, and tell if a cell failed."""
     for key, rules in wanted.left_out.items():
@@ -82,6 +83,7 @@ def carry_out(
             command=command,
             file=file,
             shared=run_jobs,
+            where=where,
         )
     for name, reason in failures.items():
         err.print(f"failed: {name}: {reason}", soft_wrap=True)

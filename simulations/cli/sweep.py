@@ -13,7 +13,7 @@ from ..folders import BOARD, SUMMARY, SWEEP, check_folder, near_folder
 from .board import BOARDS, carry_out_board, file_of, refuse_for_board, show_board
 from .console import err, out, parse_setting, progress_bar, said_plainly
 from .given import given_command
-from .options import complete_setting, names
+from .options import PATH, complete_setting, names
 from .runs import carry_out, progress
 
 EXPERIMENTS = APP_DIRECTORY / "experiments"
@@ -61,13 +61,14 @@ _ONLY = Annotated[
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument()],
+    file: Annotated[Path, typer.Argument(click_type=PATH)],
     *,
     output: Annotated[
         Path | None,
         typer.Option(
+            click_type=PATH,
             help="Folder for the results: this one itself. "
-            "[dim]\\[default: runs/<file>, or runs/<file>-quick][/dim]"
+            "[dim]\\[default: runs/<file>, or runs/<file>-quick][/dim]",
         ),
     ] = None,
     seeds: _SEEDS = None,
@@ -105,8 +106,12 @@ def reproduce(
             autocompletion=names(*CHOICES["dataset"]),
         ),
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
-    weights: Annotated[Path | None, typer.Option(help="State dict of torchvision's vgg16.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(click_type=PATH, help="Folder of the data set.")
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(click_type=PATH, help="State dict of torchvision's vgg16.")
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="vgg16 (frozen but for its last layers) or scratch.")
     ] = None,
@@ -114,8 +119,9 @@ def reproduce(
     output: Annotated[
         Path | None,
         typer.Option(
+            click_type=PATH,
             help="Folder in which NAME gets a folder of its own, for it may be all: OUTPUT/NAME, "
-            "or OUTPUT/NAME-quick. [dim]\\[default: runs][/dim]"
+            "or OUTPUT/NAME-quick. [dim]\\[default: runs][/dim]",
         ),
     ] = None,
     workers: _WORKERS = None,
@@ -135,7 +141,7 @@ def reproduce(
         changes: dict[str, Scalar] = {"dataset": dataset} if dataset else {}
         for key, path in (("data-dir", data_dir), ("weights", weights)):
             if path is not None:
-                changes[key] = str(path.expanduser().resolve())
+                changes[key] = str(path.resolve())
         changes |= dict(parse_setting(text) for text in settings or [])
         if name in BOARDS:
             refuse_for_board(data=dataset, model=model)
@@ -160,7 +166,7 @@ def reproduce(
 
 
 def report(
-    folder: Annotated[Path, typer.Argument()],
+    folder: Annotated[Path, typer.Argument(click_type=PATH)],
     *,
     round: Annotated[
         int | None,
@@ -215,8 +221,8 @@ def _run(
             err.print(f"Note: no run uses {key}")
     # A sweep of the package is there wherever the package is.
     text = "" if file.parent == EXPERIMENTS else file.read_text(encoding="utf-8-sig")
-    again = given_command(name=file.stem)
-    failed = carry_out(wanted, folder, workers, command=again, file=text)
+    again, where = given_command(name=file.stem), f"{file}: " if text else ""
+    failed = carry_out(wanted, folder, workers, command=again, file=text, where=where)
     show_report(folder)
     return failed
 

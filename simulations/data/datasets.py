@@ -1,11 +1,10 @@
 """The data sets by name. A new one is a file beside this one, and a name here and in `CHOICES`."""
 
-from difflib import get_close_matches
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
-from ..choices import HUB
+from ..choices import HUB, did_you_mean
 from ..how_far import tell
 from .cifar10 import CIFAR10
 from .diabetes import DIABETES
@@ -28,11 +27,9 @@ def find_dataset(name: str, reading: Reading | None = None) -> Dataset:
     if name in PRESETS or name.startswith(HUB):
         return hub_dataset(name, reading or Reading())
     if name not in DATASETS:
-        near = get_close_matches(name, DATASETS, n=1)
         raise ValueError(
             f"no data set is called {name!r}: there are {', '.join(DATASETS)}, and {HUB}NAME "
-            "for any other of the Hugging Face hub"
-            + (f" (did you mean {near[0]!r}?)" if near else "")
+            f"for any other of the Hugging Face hub{did_you_mean(name, DATASETS)}"
         )
     return DATASETS[name]
 

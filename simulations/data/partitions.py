@@ -118,16 +118,17 @@ def _shard_size(
         have = counted(num_clients, "client")
         raise ValueError(
             f"{have} x {shards_per_client} shards-per-client = {counted(shards, 'shard')} cannot "
-            f"be taken evenly from {counted(len(classes), 'class', 'classes')}: with {have} use "
-            f"a multiple of {per_client} shards-per-client, or with {shards_per_client} "
-            f"shards-per-client a multiple of {counted(clients, 'client')}; or have them dealt at "
-            "random, with --set partition=iid, or in a file with iid = true in place of shards"
+            f"be taken evenly from {counted(len(classes), 'class', 'classes')}: have "
+            f"{counted(clients, 'client')} or a multiple of it (--clients), or shards-per-client = "
+            f"{per_client} or a multiple of it, or give --set partition=dirichlet, which any "
+            "number of clients can have (in a file: dirichlet = [0.5] and shards = [])"
         )
     shards_per_class = shards // len(classes)
     shard_size = int(counts.min()) // shards_per_class
     if shard_size < 1:
         raise ValueError(
             f"{shards_per_class} shards per class cannot be cut from {counts.min()} examples of "
-            f"the smallest class: have at most {counts.min() * len(classes)} shards in all"
+            f"the smallest class: have at most {counts.min() * len(classes)} shards in all, with "
+            "fewer clients or shards-per-client"
         )
     return shard_size, shards_per_class

@@ -46,7 +46,7 @@ def output_path(config: Config) -> Path:
     except OSError as error:
         raise ValueError(
             f"output-dir is {str(path)!r}, where nothing can be written: {error.strerror}. Give "
-            "the path of a folder that you may write"
+            "another --output: a folder that you may write"
         ) from None
     if taken:
         go_on = f", or go on with that run: pncs run --resume {shlex.quote(str(path))}"
@@ -54,7 +54,7 @@ def output_path(config: Config) -> Path:
             go_on += f" --rounds {config.num_rounds}"
         if is_done(path, config.num_rounds):
             go_on = ""
-        raise FileExistsError(f"{path} holds a run already: choose another output-dir{go_on}")
+        raise FileExistsError(f"{path} holds a run already: give another --output{go_on}")
     return path
 
 

@@ -20,7 +20,7 @@ from pncs_flower.devices import as_fleet
 from pncs_flower.layers import choose_layers
 from pncs_flower.plain_text import counted
 
-from ..config import Config
+from ..config import Config, check_selected
 from ..machine.limits import usable_cpus
 from ..task import Inputs, empty_model, load_inputs
 from ..timeouts import DRIVER_ANSWERS
@@ -209,12 +209,8 @@ def check_run(
     config: Config, num_clients: int | None = None, placement: Placement | None = None
 ) -> None:
     """Check what a run needs: data, strategy, layers, enough clients, and memory on the GPUs."""
-    if num_clients is not None and config.num_selected > num_clients:
-        raise ValueError(
-            f"num-selected = {config.num_selected}, but "
-            f"{counted(num_clients, 'client is there', 'clients are there')}: select fewer, or "
-            "have more clients"
-        )
+    if num_clients is not None:
+        check_selected(config, num_clients)
     inputs = load_inputs(config)
     model = empty_model(config, inputs)
     request = build_strategy(config).rule.request

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pncs_flower.plain_text import counted, first_of
+from pncs_flower.plain_text import first_of
 
-from ..config import Config, Scalar, default_run_config, merged
+from ..config import Config, Scalar, check_selected, default_run_config, merged
 from ..validation import in_plain_words
 from .plan import Report
 from .sweep import REFUSED_OF_A_RULE, Sweep, network_keys
@@ -48,12 +48,7 @@ def comparison(
                     f"--set {key}={own[key]}"
                 )
     config = Config.from_run_config(merged(default_run_config(), settings))
-    if config.num_selected > clients:
-        raise ValueError(
-            f"num-selected = {config.num_selected}, but there {'is' if clients == 1 else 'are'} "
-            f"only {counted(clients, 'client')}: select fewer in a round with --num-selected, or "
-            "have more with --clients"
-        )
+    check_selected(config, clients)
     partitions: dict[str, dict[str, Any]] = {
         "shards": {"shards": (config.shards_per_client,)},
         "dirichlet": {"shards": (), "dirichlet": (config.dirichlet_alpha,)},

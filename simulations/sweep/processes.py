@@ -5,6 +5,8 @@ each does one job after the other. What goes to and fro is pickled: it never lea
 both ends are this program.
 """
 
+import faulthandler
+import os
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +25,14 @@ from .failure import Failure
 
 _SIZE = 8  # bytes of the length of what is in a process's file
 
+# The likely cause of a process's end, by how it has ended.
+_CRASHED = "native code crashed; where in the code of Python that was is beside the traceback"
+_WHY = {
+    "SIGKILL": "the system does that where memory runs out: have fewer at once, with --workers",
+    **dict.fromkeys(("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT"), _CRASHED),
+}
+_OTHERWISE = "its own code, a library or another program has ended it"
+
 
 class Processes:
     """Processes that do jobs until they are closed.
@@ -36,6 +46,7 @@ class Processes:
     def __init__(self, count: int) -> None:
         # One way and then the other: a process has its job before it answers.
         self._files = [NamelessFile.in_memory() for _ in range(count)]
+        self._crashes = [_Crash() for _ in range(count)]
         self._forks = ForkServer(self._serve)
         self.close = self._forks.close
         """End all processes."""
@@ -81,12 +92,12 @@ class Processes:
         if content is not None:
             return pickle.loads(content)
         how = how_ended(self._end(index))
-        return Failure.of(
+        failed = Failure.of(
             DeadWorkerError(
-                f"the process of this run has died ({how}). Why, the output above may say: too "
-                "little memory (have fewer at once: --workers), native code that crashed, a signal"
+                f"the process of this run has died ({how}): {_WHY.get(how, _OTHERWISE)}"
             )
         )
+        return failed._replace(traceback=failed.traceback + self._crashes[index].take())
 
     def _end(self, index: int) -> int:
         if index not in self._started:
@@ -98,6 +109,7 @@ class Processes:
 
     def _serve(self, index: int, channel: socket) -> None:
         """Do what comes, in a process of its own, until nobody is there to send any more."""
+        faulthandler.enable(self._crashes[index].file.descriptor)
         while (content := _receive(channel, self._files[index])) is not None:
             do, job = pickle.loads(content)
             try:
@@ -105,6 +117,21 @@ class Processes:
             except Exception as error:
                 outcome = Failure.of(error)
             _send(channel, self._files[index], _pickled(outcome))
+
+
+class _Crash:
+    """What a process says when it crashes: where in the code of Python that was."""
+
+    def __init__(self) -> None:
+        self.file = NamelessFile.in_memory()
+
+    def take(self) -> str:
+        """Return it, and have room for what the next process says; empty if it said nothing."""
+        descriptor = self.file.descriptor
+        text = self.file.read((0, os.fstat(descriptor).st_size)).decode(errors="replace")
+        os.ftruncate(descriptor, 0)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return text
 
 
 @contextmanager

@@ -269,9 +269,17 @@ class Waiting:
                 f"{short}: {len(known)} are here, but {'; '.join(told)}. {remedy} num_selected"
             )
         reasons = "".join(f"; node {node_id}: {why}" for node_id, why in self._failures.items())
+        reasons = reasons[:_LONGEST_TEXT]
+        if self._simulated:  # where no others come, however long one waits
+            have = counted(len(self._online), "client")
+            more = "num_clients of InProcessGrid, num-supernodes of Flower's federation"
+            remedy = f"Have more clients ({more})" if not reasons else "See to these clients"
+            return TooFewClientsError(
+                f"{short}; the simulation has {have}{reasons}. {remedy}, or lower num_selected"
+            )
         longer = ", or wait for longer: with a larger start_timeout, and later wait_timeout"
         return TooFewClientsError(
-            f"{short}; waited {waited}{reasons[:_LONGEST_TEXT]}. Start more clients, or lower "
+            f"{short}; waited {waited}{reasons}. Start more clients, or lower "
             f"num_selected{longer if self._failures.keys() - self.roster.heard else ''}"
         )
 

@@ -19,6 +19,7 @@ from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.cli import sweep as sweep_commands
 from pncs_flower.simulations.cli.engines import _saying_how_to_go_on
 from pncs_flower.simulations.config import Config, default_run_config
+from pncs_flower.simulations.run import flower as flower_run
 from pncs_flower.simulations.run.flower import RunFailedError
 from pncs_flower.simulations.run.folder import read_rounds
 from pncs_flower.simulations.run.settings import keep_settings
@@ -276,6 +277,8 @@ def test_it_is_told_where_a_program_of_flowers_is_missing(
     )
     assert "-m pip install --force-reinstall --no-deps flwr==" in done.output
     assert done.output.endswith("Or give --engine in-process, which does without it\n")
+    monkeypatch.setattr(flower_run, "find_spec", lambda name: None)
+    assert invoke("run").output.startswith("Error: Ray is not installed: install it with ")
     assert not (tmp_path / "run").exists()
 
 

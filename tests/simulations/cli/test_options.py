@@ -89,6 +89,16 @@ def test_a_misspelt_command_has_the_nearest_told_once(words: str, meant: str) ->
     assert done.output.count(f"Did you mean '{meant}'?") == 1
 
 
+def test_an_empty_path_is_not_the_folder_where_one_is() -> None:
+    for words in (
+        *("run --output", "run --resume", "compare --output", "sweep x.toml --output", "report"),
+        *("reproduce rest --output", "reproduce rest --weights", "data get cifar10 --data-dir"),
+    ):
+        done = CliRunner().invoke(app, [*words.split(), ""], env={"COLUMNS": "200"})
+        assert done.exit_code == 2
+        assert "it is empty: name a folder or file" in done.output
+
+
 def test_alone_it_says_what_one_can_do_next() -> None:
     done = CliRunner().invoke(app, [])
     assert done.exit_code == 0

@@ -136,6 +136,22 @@ def test_a_run_of_a_sweep_file_is_a_sweep(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "report.html").is_file()
 
 
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        ("clients = 7\nshards = [3]", "uniform, seed 0: 7 clients x 3 shards-per-client"),
+        ('settings.dataset = "cifar10"\nsettings.data-dir = "nowhere"', "CIFAR-10 is not in"),
+    ],
+)
+def test_data_that_a_sweep_cannot_have_are_told_with_its_file(
+    own: str, told: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "small.toml"
+    file.write_text(f'title = "small"\nrules = ["uniform"]\nseeds = 1\n{own}\n')
+    command = ["sweep", str(file), "--workers", "0", "--output", str(tmp_path / "out")]
+    assert CliRunner().invoke(app, command).output.startswith(f"Error: {file}: {told}")
+
+
 def test_the_in_process_grid_has_a_short_name() -> None:
     from pncs_flower import simulations
     from pncs_flower.simulations.run.in_process import InProcessGrid

@@ -79,8 +79,8 @@ def test_the_seed_decides(scheme: str) -> None:
 def test_shards_that_do_not_divide_name_what_would() -> None:
     with pytest.raises(
         ValueError,
-        match=r"7 clients x 2 shards-per-client = 14 shards cannot .* 10 classes: with 7 clients "
-        r"use a multiple of 10 shards-per-client, or with 2 shards-per-client a multiple of 5 c",
+        match=r"7 clients x 2 shards-per-client = 14 shards cannot .* 10 classes: have 5 "
+        r"clients or a multiple of it \(--clients\), or shards-per-client = 10 or a multiple of it",
     ):
         partition_examples(LABELS, 7, shards_per_client=2)
 

@@ -134,7 +134,7 @@ def test_line_that_is_no_round_is_named(line: str, folder: Path) -> None:
 )
 def test_a_folder_with_a_run_is_not_written_again(rounds: int, instead: str, folder: Path) -> None:
     own = {"output-dir": str(folder), "num-rounds": rounds}
-    told = f"{folder} holds a run already: choose another output-dir{instead.format(folder)}"
+    told = f"{folder} holds a run already: give another --output{instead.format(folder)}"
     with pytest.raises(FileExistsError, match=f"^{re.escape(told)}$"):
         output_path(Config.from_run_config(default_run_config() | own))
 

@@ -116,7 +116,11 @@ def test_a_share_that_no_node_of_a_cluster_has_is_refused() -> None:
 @pytest.mark.parametrize(
     ("clients", "changes", "message"),
     [
-        (10, {"num_selected": 11}, "num-selected = 11, but 10 clients are there"),
+        (
+            10,
+            {"num_selected": 11},
+            "num-selected = 11, but there are only 10 clients: select fewer in a",
+        ),
         (10, {"rule": "layers = 'fc3'"}, "unknown layer 'fc3': the model's layers are fc1, fc2"),
         (10, {"rule": "sketch = 'sum'"}, "unknown sketch 'sum'"),
         (7, {"shards_per_client": 3}, "7 clients x 3 shards-per-client = 21 shards"),

@@ -169,7 +169,8 @@ def test_command_refuses_to_go_on_with_what_would_change_the_result(tmp_path: Pa
             ["--set", "checkpoint=false"],
             "goes on from its checkpoint, and is saved again: leave checkpoint",
         ),
-        (["--clients", "7"], "--clients is 7, but the run in"),
+        (["--clients", "7"], "has 6: leave --clients out"),
+        (["--output", "elsewhere"], "leave --output out"),
     ):
         ended = pncs("--resume", folder, *arguments)
         assert ended.exit_code == 1

@@ -35,6 +35,8 @@ def act(job: str) -> Any:
             raise TwoWordsError("of", "two")
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "abort":
+            os.abort()
         case "exit":
             os._exit(7)
         case "function":
@@ -64,8 +66,9 @@ def do() -> Iterator[Callable[..., dict[str, Any]]]:
     [
         ("raise", KeyError, "'x'"),
         ("raise two", RuntimeError, "TwoWordsError: of two"),
-        ("kill", DeadWorkerError, r"has died \(SIGKILL\)"),
-        ("exit", DeadWorkerError, r"has died \(exit code 7\)"),
+        ("kill", DeadWorkerError, r"has died \(SIGKILL\): .* memory runs out: have fewer at once"),
+        ("abort", DeadWorkerError, r"has died \(SIGABRT\): native code crashed"),
+        ("exit", DeadWorkerError, r"has died \(exit code 7\): its own code"),
         ("function", Exception, "pickle"),
     ],
 )
@@ -77,7 +80,7 @@ def test_a_job_that_fails_fails_alone(
     assert isinstance(failure, Failure)
     with pytest.raises(kind, match=text):
         raise failure.error
-    if job.startswith("raise"):
+    if job.startswith("raise") or job == "abort":
         assert "in act" in failure.traceback
     assert all(isinstance(pid, int) and pid != os.getpid() for pid in outcomes.values())
 
