@@ -50,7 +50,7 @@ def choose_place(given: Mapping[str, Scalar], before: Mapping[str, Any]) -> dict
 
     What is not in it is the engine's default.
     """
-    engine = Engine(given.get("engine") or before.get("engine", Engine.RAY))
+    engine = Engine(str(given.get("engine") or before.get("engine", Engine.RAY)))
     for other, keys in PLACES.items():
         for key, instead in keys.items():
             if key in given and other is not engine:

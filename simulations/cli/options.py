@@ -1,5 +1,6 @@
 """What commands share: options, what a shell completes of them, and what was meant by others."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,7 +40,7 @@ class _NamedPath(click.Path):
         """Refuse an empty text, as of a shell's variable that is not set, and expand ``~``."""
         if not str(value).strip():
             self.fail("it is empty: name a folder or file (. is the one you are in)", param, ctx)
-        return Path(super().convert(value, param, ctx)).expanduser()
+        return Path(os.fsdecode(super().convert(value, param, ctx))).expanduser()
 
 
 PATH = _NamedPath(path_type=Path)

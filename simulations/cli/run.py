@@ -198,7 +198,7 @@ def run(
         "model": model,
         "device": device,
         "seed": seed,
-        "output-dir": output and str(output),
+        "output-dir": None if output is None else str(output),
     }
     where: dict[str, Scalar | None] = {
         "engine": engine and engine.value,
