@@ -8,29 +8,36 @@ INSTALLED := $(VENV)/.installed
 # one another; they get a tree of links that looks as installed.
 TREE := build/lint
 
-.PHONY: run test test-all most alone soak oldest lint format docs docs-serve dist clean
+.PHONY: run test test-all most ray superlink soak oldest lint format docs docs-serve dist clean
 
 run: $(INSTALLED)
 	$(BIN)/pncs run
 	@echo
 	@echo "To have all clients count, those not chosen too: $(BIN)/pncs run --strategy sketched-mean"
 
-# What starts Ray or a SuperLink has time limits and mostly waits: it runs one after the other, beside
-# all else. That runs on all cores, and whoever is done takes over half of what another has left.
-ALONE := ray or superlink
-ALONE_FILES = $$(grep -rlE 'mark\.(ray|superlink)' tests --include='test_*.py')
+# What starts Ray, and what starts a SuperLink, has time limits and mostly waits: each of the two runs
+# one after the other, beside the other and beside all else, which runs on all cores.
+FILES_WITH = $$(grep -rlE 'mark\.$(1)' tests --include='test_*.py')
 test: $(INSTALLED)
-	$(MAKE) -j 2 most alone AND="and not minutes"
+	$(MAKE) -j 3 most ray superlink AND="and not minutes"
 
 test-all: $(INSTALLED)
-	$(MAKE) -j 2 most alone
+	$(MAKE) -j 3 most ray superlink
+
+# Tests start hundreds of processes, each of which would compile all modules if none may be kept.
+unexport PYTHONDONTWRITEBYTECODE
+# PyTorch's threads would wait for each other in circles, on cores that other tests need.
+PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
 
 most: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not ($(ALONE)) $(AND)" -n auto --dist worksteal
+	$(PYTEST) -m "not ray and not superlink $(AND)" -n auto --dist worksteal
 
 # Ray's workers would otherwise come after all else (niceness 15), and so wait for the other tests.
-alone: $(INSTALLED)
-	RAY_worker_niceness=0 $(BIN)/python -m pytest -m "($(ALONE)) $(AND)" $(ALONE_FILES)
+ray: $(INSTALLED)
+	RAY_worker_niceness=0 $(PYTEST) -m "ray $(AND)" $(call FILES_WITH,ray)
+
+superlink: $(INSTALLED)
+	$(PYTEST) -m "superlink $(AND)" $(call FILES_WITH,superlink)
 
 # The longest tests in full; `make test-all` runs them at reduced size.
 soak: $(INSTALLED)
@@ -51,7 +58,7 @@ oldest:
 	$(OLDEST)/bin/python -m pip install -q filelock numpy scipy scikit-learn hypothesis pytest \
 	    pytest-timeout "$$(sed -n 's/^dependencies = \["flwr>=\([0-9.]*\),.*/flwr==\1.*/p' pyproject.toml)"
 	$(OLDEST)/bin/python -m pip install -q --no-deps -e .
-	$(OLDEST)/bin/python -m pytest -m "not ($(ALONE))" $(addprefix tests/clients/test_,summary_mod.py form.py state.py) \
+	$(OLDEST)/bin/python -m pytest -m "not ray and not superlink" $(addprefix tests/clients/test_,summary_mod.py form.py state.py) \
 	    $(addprefix tests/strategies/,grids legacy replies resume round rules/test_rules.py \
 	    test_log.py test_stopping.py) tests/examples/test_flowers_examples.py
 

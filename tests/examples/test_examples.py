@@ -93,6 +93,7 @@ def test_it_trains(example: Path, load: Load, capsys: pytest.CaptureFixture[str]
     assert len(scores(capsys.readouterr().out)) == 1 + ROUNDS
 
 
+@pytest.mark.minutes
 def test_without_the_two_lines_it_is_an_ordinary_flower_app(
     example: Path, load: Load, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,7 +162,9 @@ def test_the_commands_are_the_same_for_all(example: Path) -> None:
 @pytest.mark.minutes
 def test_flwr_run_as_printed(tmp_path: Path) -> None:
     """In a world of its own, whose processes end with it."""
-    shutil.copytree(EXAMPLES / "numpy", tmp_path / "app")
+    shutil.copytree(
+        EXAMPLES / "numpy", tmp_path / "app", ignore=shutil.ignore_patterns("__pycache__")
+    )
     home = tmp_path / "home"
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     http, control = (str(s.getsockname()[1]) for s in sockets)
