@@ -174,7 +174,7 @@ class Federation:
             self._start(f"{name}-superexec", [*executor, f"127.0.0.1:{port}"], home=name)
         return node
 
-    def wait_for(self, nodes: Sequence["subprocess.Popen[bytes]"], timeout: float = 90.0) -> None:
+    def wait_for(self, nodes: Sequence["subprocess.Popen[bytes]"], timeout: float = 240.0) -> None:
         """Wait until SuperNodes are connected.
 
         Raises
@@ -291,7 +291,7 @@ class Federation:
         if self._authentication:
             command.append("--enable-supernode-auth")
         superlink = self._start("superlink", [*command, "--isolation", self._isolation])
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 240
         while True:
             try:
                 url = f"{scheme}://{self.address}/health"

@@ -51,6 +51,7 @@ def run_here(
     torch.set_num_threads(threads)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_similarity(library: str, run_here: Callable[..., list[str]]) -> None:
     """With torch it is the path of `--device cuda`, on the CPU."""
@@ -144,7 +145,7 @@ def test_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     venv.create(tmp_path / "blazefl", symlinks=True)  # most of the time goes into its pip
-    peers = ["blazefl", "ours", "ours-workers", "flower-in-process"]
+    peers = ["blazefl", "ours-workers", "flower-in-process"]
     rows = peer_rows("--works", "mlp-100", "--peers", *peers, "--environments", str(tmp_path))
     assert list(rows) == ["plain", *peers]
     assert rows.pop("blazefl")[:3] == ["skipped:", "not", "installed:"]
@@ -156,7 +157,7 @@ def test_peers_of_other_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     if not (BENCHMARKS.parent / "build" / "peers").is_dir():
         pytest.skip("their environments are made by: python benchmarks/peers.py --quick")
     monkeypatch.setenv("PIP_NO_INDEX", "1")  # tests need no network: they are there, or skipped
-    libraries = ("blazefl", "blazefl-threads", "blazefl-processes", "pfl", "pfl-processes")
+    libraries = ("blazefl-threads", "blazefl-processes", "pfl-processes")
     rows = peer_rows("--works", "mlp-100", "--peers", *libraries)
     assert set(rows) == {"plain", *libraries}
     assert_figures({name: row for name, row in rows.items() if row[0] != "skipped:"})
@@ -257,6 +258,7 @@ def test_way() -> None:
     assert ways == ["", " (50% ± 0%)", " (25% ± 47%)"]
 
 
+@pytest.mark.minutes
 def test_curves(tmp_path: Path) -> None:
     """Runs of two rates are not one line; a line that is being written is left out."""
     common = {"line": {}, "faults": {}, "clients": 2, "rounds": 2, "accuracies": [0.1, 0.2]}

@@ -92,6 +92,7 @@ def test_few_values(kind: str, form: Form, num_rows: int, num_values: int) -> No
     assert_right(sample(kind, num_rows, num_values), 4, form)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("kind", "p"),
     [*((kind, p) for kind in KINDS for p in (2, 4)), ("alike", 6), ("near duplicates", 6)],

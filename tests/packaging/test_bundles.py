@@ -63,6 +63,7 @@ def test_the_root_bundle_has_every_module_and_nothing_else(root_bundle: zipfile.
     assert inside == modules(*FOLDERS) | {"pyproject.toml", ".info/CONTENT"}
 
 
+@pytest.mark.minutes
 def test_the_root_bundle_runs_on_its_own_code(root_bundle: zipfile.ZipFile, tmp_path: Path) -> None:
     root_bundle.extractall(tmp_path / "fab")
     code = (
@@ -74,6 +75,7 @@ def test_the_root_bundle_runs_on_its_own_code(root_bundle: zipfile.ZipFile, tmp_
     assert python("-c", code, str(tmp_path / "fab"), cwd=tmp_path) == "[]\n"
 
 
+@pytest.mark.minutes
 def test_the_bundle_of_the_simulation_has_no_code(copy: Path) -> None:
     with bundle(copy / "simulations") as fab:
         assert set(fab.namelist()) == {"pyproject.toml", "__init__.py", ".info/CONTENT"}

@@ -58,6 +58,7 @@ def test_one_version() -> None:
     assert headings[1].startswith(f"## [{version}]")
 
 
+@pytest.mark.minutes
 def test_pypi_takes_the_files(dist: Path) -> None:
     pytest.importorskip("twine")
     files = [str(path) for path in dist.iterdir()]

@@ -126,6 +126,7 @@ def test_a_study_repeated_in_one_process_has_the_same_bits(
     assert [bits(observe_pairs(settings, 5)) for _ in range(3)] == [first] * 3
 
 
+@pytest.mark.minutes
 def test_a_tuning_repeated_in_one_process_has_the_same_results(
     frozen: dict[str, Any], tmp_path: Path
 ) -> None:

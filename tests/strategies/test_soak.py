@@ -40,6 +40,7 @@ def resident_megabytes() -> float:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
+@pytest.mark.minutes
 @pytest.mark.skipif(not os.path.exists(STATM), reason="reads memory from /proc")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", [PNCS, GradientMemory])
@@ -89,6 +90,7 @@ def test_a_client_that_was_never_asked_takes_little_memory(monkeypatch):
     assert of_a_client < 1300, f"{of_a_client:.0f} bytes a client"
 
 
+@pytest.mark.minutes
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("sketch", ["count:6@float16", "count:6@int8", "layers@int8"])
 def test_an_honest_client_is_never_taken_for_a_liar(sketch):

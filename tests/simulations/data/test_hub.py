@@ -350,6 +350,7 @@ def test_a_model_for_something_else_is_refused(
         load_inputs(settings(tmp_path, dataset=dataset, model=model))
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("strategy", "precision"),
     [(rule, "float32") for rule in ("pncs", "sketched-mean", "uniform")]

@@ -35,6 +35,7 @@ def whole_network(name: str) -> Any:
         return models.get_model(name, weights=None).eval()
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("name", NETWORKS)
 def test_both_parts_make_the_whole(name: str) -> None:
     network = whole_network(name)

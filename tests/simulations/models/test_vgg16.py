@@ -135,6 +135,7 @@ def test_frozen_and_trained_layers_make_the_whole_network() -> None:
     assert drawn == ["classifier.0"]
 
 
+@pytest.mark.minutes
 def test_what_is_summed_in_advance_gives_the_same_features() -> None:
     pixels = torch.randn(2, 512, 1, 1, generator=torch.Generator().manual_seed(0))
     plain, summed = (

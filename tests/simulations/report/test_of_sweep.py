@@ -144,6 +144,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(tmp_path_factory.mktemp("few"), sweep(FEW, **about))
 
 
+@pytest.mark.minutes
 def test_the_page_can_be_used_without_being_seen(path: Path) -> None:
     page = Page(path)
     assert page.open == []

@@ -132,7 +132,7 @@ def test_cells_of_a_node_that_dies_run_again_and_have_the_same_bits(cluster: Clu
     texts = [f"{key} = {json.dumps(value)}" for key, value in settings(cluster).items()]
     texts = [text for text in texts if not text.startswith("partition")]
     head = 'title = "two nodes"\nrules = ["uniform"]\nseeds = 6\nclients = 5\n'
-    rest = "shards = [2]\n[settings]\nnum-rounds = 200\n"
+    rest = "shards = [2]\n[settings]\nnum-rounds = 100\n"
     (cluster.first / "sweep.toml").write_text(head + rest + "\n".join(texts) + "\n")
     folder = cluster.first / "cells"
     process = start(cluster, "sweep", "sweep.toml", "--output", "cells")

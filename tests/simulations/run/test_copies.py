@@ -84,6 +84,7 @@ def test_a_run_is_checked_on_the_nodes_with_its_rule_or_refused_before(
     assert len(sent) == 1  # it was refused before the cluster was joined
 
 
+@pytest.mark.minutes
 def test_the_code_runs_alone_with_a_rule_of_a_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,8 +16,8 @@ from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.report import of_run
 from pncs_flower.simulations.run.folder import read_rounds
 
-CUTS = int(os.environ.get("PNCS_CUTS", "2"))
-RUN = ["run", "--engine", "in-process"]
+CUTS = int(os.environ.get("PNCS_CUTS", "1"))
+RUN = ["run", "--engine", "in-process", "--workers", "1"]
 # Settings that no checkpoint compares.
 NEW = ["--clients", "6", "--rounds", "4", "--set", "lr=0.3", "--set", "batch-size=64"]
 OF_THE_RUN = ("config.toml", "rounds.jsonl", "flwr.log", "checkpoint/rounds.log")
@@ -93,6 +93,7 @@ def places(size: int, name: str) -> Iterator[int]:
     yield from (drawn.randrange(size) for _ in range(CUTS))
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(("state", "name"), FILES)
 def test_file_that_was_cut_off_leads_to_the_same_end_or_to_an_error(
     state: str, name: str, runs: dict[str, Path], tmp_path: Path

@@ -124,6 +124,7 @@ def pncs(*arguments: str, encoding: str) -> subprocess.CompletedProcess[bytes]:
     )
 
 
+@pytest.mark.minutes
 def test_folder_that_the_terminal_cannot_show_is_no_obstacle(tmp_path: Path) -> None:
     folder = tmp_path / "☃"
     command = ["run", "--engine", "in-process", "--workers", "1", "--rounds", "1"]
@@ -133,6 +134,7 @@ def test_folder_that_the_terminal_cannot_show_is_no_obstacle(tmp_path: Path) -> 
     assert (folder / "summary.json").is_file()
 
 
+@pytest.mark.minutes
 def test_title_that_the_terminal_cannot_show_is_no_obstacle(tmp_path: Path) -> None:
     path = tmp_path / "sweep.toml"
     path.write_text(SWEEP + "[settings]\nnum-rounds = 1\n", encoding="utf-8")

@@ -21,7 +21,7 @@ from pncs_flower.simulations.machine.watchdog import marked
 
 PNCS = [sys.executable, "-c", "from pncs_flower.simulations.cli import main; main()", "run"]
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def pncs(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
 
@@ -126,23 +126,29 @@ def test_run_that_ends_in_its_first_round_says_why_and_keeps_the_traceback(tmp_p
     assert f"pncs run --resume {tmp_path / 'run'}" in done.stderr
 
 
+@contextlib.contextmanager
+def begun(folder: Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """Start a long run, wait for its first round, and in the end leave it to its watchdog."""
+    command = [*PNCS, "--rounds", "1000", "--output", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, text=True, **options) as process:
+        try:
+            deadline = time.monotonic() + 300
+            rounds = folder / "rounds.jsonl"
+            while not (rounds.exists() and rounds.stat().st_size):
+                assert time.monotonic() < deadline
+                assert process.poll() is None
+                time.sleep(0.1)
+            yield process
+        finally:
+            process.kill()
+
+
 @pytest.mark.minutes
 @pytest.mark.usefixtures("nothing_left")
 def test_a_run_that_is_stopped_takes_everything_with_it(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [*PNCS, "--rounds", "1000", "--output", str(tmp_path)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 120
-    rounds = tmp_path / "rounds.jsonl"
-    while not (rounds.exists() and rounds.stat().st_size):
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
+    with begun(tmp_path, stderr=subprocess.PIPE) as process:
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM
     assert f"Stopped. The rounds so far: {tmp_path}" in errors
     assert f"To go on with it: pncs run --resume {tmp_path}\n" in errors
@@ -153,30 +159,19 @@ def test_a_run_that_is_stopped_takes_everything_with_it(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("nothing_left")
 def test_a_run_that_is_killed_leaves_nothing_running(tmp_path: Path) -> None:
     before = set(descendants())
-    process = subprocess.Popen(
-        [*PNCS, "--rounds", "1000", "--output", str(tmp_path)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with begun(tmp_path, stderr=subprocess.DEVNULL) as process:
+        homes = (each.environ().get("FLWR_HOME") for each in descendants(process.pid))
+        home = next(filter(None, homes))
+        # Also those that give themselves a title: two of them would stay for a minute.
+        titled = {each for each in descendants(process.pid) if "ray::" in " ".join(each.cmdline())}
+        assert len(titled) >= 2
+        assert titled <= set(marked("FLWR_HOME", home))
     deadline = time.monotonic() + 120
-    rounds = tmp_path / "rounds.jsonl"
-    while not (rounds.exists() and rounds.stat().st_size):
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.1)
-    homes = (each.environ().get("FLWR_HOME") for each in descendants(process.pid))
-    home = next(filter(None, homes))
-    # Also those that give themselves a title: two of them would stay for a minute.
-    titled = {each for each in descendants(process.pid) if "ray::" in " ".join(each.cmdline())}
-    assert len(titled) >= 2
-    assert titled <= set(marked("FLWR_HOME", home))
-    process.kill()
-    process.wait()
     while marked("FLWR_HOME", home) or Path(home).exists():
-        assert time.monotonic() < deadline + 60
+        assert time.monotonic() < deadline
         time.sleep(0.2)
     # The watchdog ends last; its heir, this process, takes note of all of them.
-    while set(descendants()) - before and time.monotonic() < deadline + 60:
+    while set(descendants()) - before and time.monotonic() < deadline:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(-1, os.WNOHANG)
         time.sleep(0.05)

@@ -88,7 +88,7 @@ def stop_in(number: int, config: Config, folder: Path) -> None:
 
 def pncs(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*PNCS, *arguments], capture_output=True, text=True, timeout=240, check=False
+        [*PNCS, *arguments], capture_output=True, text=True, timeout=400, check=False
     )
 
 
@@ -110,6 +110,7 @@ def test_resumed_run_leaves_what_an_uninterrupted_one_does(
     assert result(folder) == result(whole)
 
 
+@pytest.mark.minutes
 def test_command_goes_on_with_the_settings_of_the_run(whole: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     stop_in(3, settings(), folder)
@@ -203,7 +204,7 @@ def test_killed_server_on_ray_goes_on_with_the_same_bits(
     moment = random.Random(seed).uniform(1, LONG / 2)
     process = subprocess.Popen([*PNCS, *arguments], stdout=subprocess.DEVNULL, text=True)
     try:
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + 300
         while not rows.exists() or rows.read_text().count("\n") < int(moment):
             assert time.monotonic() < deadline
             assert process.poll() is None

@@ -19,7 +19,7 @@ from pncs_flower.simulations.run.folder import read_rounds
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.run.strategy import build_strategy
 from pncs_flower.simulations.run.training import Evaluation, train
-from pncs_flower.strategies import EmptyRoundsError, SelectionError
+from pncs_flower.strategies import EmptyRoundsError, SelectionError, timeouts
 
 
 def run(output: Path, num_clients: int = 4, **settings: Any) -> list[dict[str, Any]]:
@@ -144,7 +144,10 @@ def test_run_ends_where_empty_rounds_follow_each_other_or_are_all(
     assert len([row for row in read_rounds(tmp_path) if row["accuracy"] is not None]) == done
 
 
-def test_a_client_without_a_place_says_what_it_lacks(tmp_path: Path) -> None:
+def test_a_client_without_a_place_says_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeouts, "RETRY_IN_VAIN", 0.1)
     config = Config.from_run_config(default_run_config() | {"strategy": "uniform"})
     grid = InProcessGrid(client_app, 4, config.to_run_config())
     for context in grid.contexts.values():
@@ -158,6 +161,7 @@ def test_uniform_aggregation_weighs_all_clients_alike() -> None:
     assert build_strategy(config).base.weighted_by_key == "uniform-weight"  # type: ignore[attr-defined]
 
 
+@pytest.mark.minutes
 def test_a_model_of_torchvision_trains_with_its_counters(tmp_path: Path) -> None:
     run(
         tmp_path,

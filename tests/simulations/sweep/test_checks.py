@@ -135,6 +135,7 @@ def test_a_sweep_of_all_clients_has_a_report(tmp_path: Path) -> None:
     assert "Accuracy over rounds" in page
 
 
+@pytest.mark.minutes
 def test_odd_labels_are_shown_as_they_are(tmp_path: Path) -> None:
     names = ["$\\frac{$", "[/b]", "_hidden", "<i>&amp;"]
     rules = ", ".join(f"'{name}'" for name in names)
@@ -144,6 +145,7 @@ def test_odd_labels_are_shown_as_they_are(tmp_path: Path) -> None:
         assert f'<th scope="row">{escape(name)}</th>' in page
 
 
+@pytest.mark.minutes
 def test_a_reference_without_a_result_spoils_no_report(tmp_path: Path) -> None:
     report_of('rules = ["uniform", "round-robin"]', tmp_path)
     (lost,) = (tmp_path / "out" / "cells").glob("*-uniform-*")

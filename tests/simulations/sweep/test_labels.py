@@ -81,6 +81,7 @@ def test_rule_is_the_one_of_the_sweep_whatever_its_label() -> None:
     assert {(cell.line, cell.rule) for cell in sweep.cells()} == {("all L=0", "all L=0")}
 
 
+@pytest.mark.minutes
 def test_ceiling_of_a_sweep_of_queues_does_not_compete_and_is_drawn_as_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +113,7 @@ def test_reference_is_written_down_before_anything_has_a_result(ran: Path) -> No
     assert about["report"]["reference"] == "pncs L=2"
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("panel", ["shards 2", "shards"])
 def test_reference_without_a_result_does_not_shift_to_another_rule(
     panel: str, folder: Path
@@ -135,6 +137,7 @@ def test_claim_is_not_told_of_another_rule(panel: str, folder: Path) -> None:
     assert f"{panel}: no result for pncs L=2" in numbers
 
 
+@pytest.mark.minutes
 def test_mean_over_other_plots_is_not_put_beside_the_others(folder: Path) -> None:
     """A rule that failed in the hard plots would seem to be the best."""
     lose(folder, "shards 2", "pncs L=0")

@@ -365,6 +365,7 @@ def test_a_folder_without_a_sweep_is_refused(tmp_path: Path) -> None:
     assert "for table1, give pncs reproduce table1 again" in done.output.replace("\n", " ")
 
 
+@pytest.mark.minutes
 def test_a_figure_is_reproduced_by_one_command(tmp_path: Path) -> None:
     """The quick version, reduced further: one seed, two rounds."""
     command = "reproduce figure-select4 --quick --seeds 1 --workers 0 --set num-rounds=2 --output"

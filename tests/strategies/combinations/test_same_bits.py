@@ -89,6 +89,7 @@ def test_the_order_of_replies_and_riding_along_change_no_bit(name):
     assert any(record.rejected for record in one.history)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("base", [FedAvg, FedAdam])
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_that_is_taken_up_after_each_round_is_the_same(name, base, tmp_path):

@@ -62,6 +62,7 @@ def close(actual: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(actual[exact], expected[exact], rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("says", [False, True])
 @pytest.mark.parametrize("weighted", WEIGHTED)
 @pytest.mark.parametrize("combine", REFERENCES)

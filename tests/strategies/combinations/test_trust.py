@@ -322,6 +322,7 @@ def test_of_a_forgotten_client_no_byte_is_left_in_the_checkpoint(tmp_path):
 FOUND = ["sketch x1e6", "sketch fixed", "update only"]
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("name", [*FOUND, "both x-10", "both x-1e4", "kernel x1e4"])
 def test_five_of_a_hundred_that_lie_do_little_harm(name):
     found = run(ATTACKS[name])
@@ -330,6 +331,7 @@ def test_five_of_a_hundred_that_lie_do_little_harm(name):
     assert found.accuracy > 0.78  # 0.853 without, 0.837 with uniform selection without
 
 
+@pytest.mark.minutes
 def test_five_of_a_hundred_that_never_deliver_step_back():
     found = run(ATTACKS["fixed, never delivers"])
     history = found.strategy.history

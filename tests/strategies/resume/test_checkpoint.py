@@ -62,6 +62,7 @@ def test_a_run_that_is_done_is_not_run_again(tmp_path):
     assert len(strategy.history) == 3
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("app", [resumable_run, storing_run])
 def test_killed_at_random_moments_it_ends_with_the_same_bits(tmp_path, app):
     expected = app.run(None)

@@ -237,6 +237,7 @@ def test_asking_ahead_makes_the_same_choices_also_where_clients_fail(name):
         assert [r.backing_off for r in ahead] == [r.backing_off for r in own]
 
 
+@pytest.mark.minutes
 @with_every_rule
 def test_a_run_that_is_taken_up_knows_who_failed(make, tmp_path):
     whole = play(make(base(), num_selected=2), 8, {2}, has_no_examples)

@@ -22,6 +22,7 @@ from pncs_flower.strategies import (
     RoundRobin,
     TooFewClientsError,
     UniformSelection,
+    timeouts,
 )
 
 # Client k has k + 1 examples, and goes through them three times when it trains.
@@ -595,7 +596,9 @@ def test_a_client_without_a_device_is_an_error_that_names_it():
         run(selected=2, devices={client: DEVICES[client] for client in "01"})
 
 
-def test_epochs_that_cannot_be_told_are_said_by_their_client():
+def test_epochs_that_cannot_be_told_are_said_by_their_client(monkeypatch):
+    monkeypatch.setattr(timeouts, "RETRY_IN_VAIN", 0.1)
+
     def epochs(context):
         raise OSError("no settings")
 
@@ -605,7 +608,8 @@ def test_epochs_that_cannot_be_told_are_said_by_their_client():
 
 
 @pytest.mark.parametrize("epochs", [-1, 0, float("nan"), 1e30])
-def test_a_number_of_epochs_that_cannot_be_is_an_error_that_names_it(epochs):
+def test_a_number_of_epochs_that_cannot_be_is_an_error_that_names_it(epochs, monkeypatch):
+    monkeypatch.setattr(timeouts, "RETRY_IN_VAIN", 0.1)
     grid = InProcessGrid(numpy_app.make_app(SummaryMod(epochs=lambda context: epochs)), 3)
     with pytest.raises(RuntimeError, match=r"epochs\(context\) raised ValueError: it returned "):
         run(grid=grid)

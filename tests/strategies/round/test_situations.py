@@ -61,6 +61,7 @@ def moving_app(step) -> ClientApp:
 # --- other tasks ----------------------------------------------------------------------------------
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("selection", [PNCS, GradientMemory, PowerOfChoice])
 @pytest.mark.parametrize("name", ["text", "table", "regression"])
 def test_tasks_other_than_images(name, selection):
@@ -77,6 +78,7 @@ def test_tasks_other_than_images(name, selection):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.minutes
 def test_a_servers_adam_with_batch_normalisation_keeps_averages_and_counts():
     pytest.importorskip("torch", reason="needs pncs-flower[simulation]")
     from apps.flower_examples import resnet, torch_task

@@ -13,7 +13,14 @@ from pncs_flower.clients import SummaryMod, summary_mod
 from pncs_flower.clients.legacy import SummaryClient
 from pncs_flower.protocol import MARKER
 from pncs_flower.simulations.run.in_process import InProcessGrid
-from pncs_flower.strategies import PNCS, Choice, SelectionError, SelectionRule, SelectionStrategy
+from pncs_flower.strategies import (
+    PNCS,
+    Choice,
+    SelectionError,
+    SelectionRule,
+    SelectionStrategy,
+    timeouts,
+)
 from pncs_flower.strategies.options import takes_tags
 from pncs_flower.tags import check_tags
 
@@ -148,7 +155,9 @@ def test_what_a_client_forges_is_refused_by_the_server(forged: dict[str, Any]) -
     assert len(reason) < 400
 
 
-def test_an_error_in_it_is_told_of_the_client() -> None:
+def test_an_error_in_it_is_told_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeouts, "RETRY_IN_VAIN", 0.1)
+
     def broken(context: Any) -> dict[str, Any]:
         return {"site": context.node_config["site"]}
 

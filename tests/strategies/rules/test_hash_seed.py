@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from apps.every_rule import STRATEGIES
 
 TESTS = Path(__file__).parents[2]
@@ -25,6 +26,7 @@ def run(program: str, hash_seed: int) -> str:
     return done.stdout.splitlines()[-1]
 
 
+@pytest.mark.minutes
 def test_every_rule_decides_the_same_under_other_hash_seeds():
     """And the usual loss is the same to its last bit."""
     code = "import json; from apps.every_rule import digests, usual_loss; print(json.dumps({}))"

@@ -105,6 +105,7 @@ def test_choices_are_those_of_the_paper(devices):
     assert state["utilities"] == pytest.approx(utility, rel=1e-12)
 
 
+@pytest.mark.minutes
 def test_those_that_are_chosen_most_are_left_alone_where_they_are_slow():
     def times(strategy) -> Counter[str]:
         return Counter(client for record in strategy.history[20:] for client in record.chosen)

@@ -42,6 +42,7 @@ def choices(made: Selector, rounds: int, failing=()) -> list[tuple[tuple[str, ..
     return found
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("sizes", [SIZES, EQUAL], ids=["unequal", "equal"])
 @pytest.mark.parametrize("queue_length", [0, 6])
 def test_each_is_chosen_as_often_as_its_weight_among_those_available_says(sizes, queue_length):
