@@ -14,3 +14,4 @@ LOOK_AT_RUN_AGAIN = 0.2  # between two looks at a run of Flower's
 NEWS_IN_LOG = 60.0  # between two lines about what takes long, in a log, which shows no bar
 NODE_ENDS = 10.0  # for a node of a cluster to be gone after one of its workers, if it ends
 LOOK_AT_NODES_AGAIN = 0.2  # between two looks at them
+NODES_COME = 5.0  # between two looks for nodes that have come, while no job is done

@@ -7,7 +7,7 @@ from typing import Any
 from pncs_flower.plain_text import counted
 
 from ..choices import APP_DIRECTORY, Scalar
-from .console import out, progress_bar
+from .console import note, out, progress_bar
 from .runs import carry_out
 
 _FOLDER = APP_DIRECTORY / "boards"
@@ -61,7 +61,7 @@ def carry_out_board(
     content = file.read_text(encoding="utf-8-sig") if own else ""
     strategies = set().union(*(sweep.strategies for sweep in wanted.values()))
     failed = False
-    with pool(workers, strategies) as shared:
+    with pool(workers, strategies, note) as shared:
         for key, sweep in wanted.items():
             failed |= carry_out(
                 sweep,

@@ -89,6 +89,11 @@ def progress_bar(
         yield bar, bar.add_task(what, total=total)
 
 
+def note(text: str) -> None:
+    """Tell a person what is no error, and may be of use to know."""
+    err.print(f"Note: {text}", soft_wrap=True)
+
+
 def show_tracebacks(wanted: bool) -> None:
     """Have `said_plainly` say where an error comes from, or only what it is."""
     global _traceback

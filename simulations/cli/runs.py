@@ -11,7 +11,7 @@ from rich.progress import Progress, TaskID
 from pncs_flower.plain_text import counted
 
 from ..timeouts import NEWS_IN_LOG
-from .console import err, out, progress_bar
+from .console import err, note, out, progress_bar
 
 if TYPE_CHECKING:
     from ..sweep.cell import Cell
@@ -32,16 +32,14 @@ def carry_out(
 ) -> bool:
     """Run a sweep, or what is missing of it, showing how far it is, and tell if a cell failed."""
     for key, rules in wanted.left_out.items():
-        err.print(
-            f"Note: {key} is left out where the rule has none: {', '.join(rules)}", soft_wrap=True
-        )
+        note(f"{key} is left out where the rule has none: {', '.join(rules)}")
     with progress_bar("starting"):  # torch takes seconds, and a wrong file is told before
         from ..sweep.pool import pool
         from ..sweep.run import FAILED, run_sweep
 
     start = last = time.perf_counter()
     # Where processes are forked there must be no thread, as that of a bar, beside.
-    own = pool(workers, wanted.strategies) if shared is None else nullcontext(shared)
+    own = pool(workers, wanted.strategies, note) if shared is None else nullcontext(shared)
     with own as run_jobs, progress("runs", thread=players == 1) as (bar, task):
         runs = ("run", "runs")
         rates = ("run for the learning rates", "runs for the learning rates")

@@ -1,1 +1,1 @@
-"""The machine that a run is on: processes, what there is of it, Ray, logs."""
+"""The machine that a run is on: what it has, processes and signals, what Flower and Ray need."""

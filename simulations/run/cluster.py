@@ -51,15 +51,31 @@ class Archive(NamedTuple):
     parts: Sequence[Any]
 
 
+class UnfitNodeError(ValueError):
+    """A node that cannot do anything of a run, or not with the bits of the others."""
+
+
 @dataclass(frozen=True)
 class Parcel:
     """What all machines of a cluster are given; it is handed to each that has something to do."""
 
     archives: Mapping[str, Archive]
     places: Mapping[Agreeing, Mapping[str, Scalar]]
+    versions: Mapping[str, str]  # of the packages that must be the same everywhere
+
+    def accept(self) -> None:
+        """Make this machine ready, which may have come after `prepare`; or raise UnfitNodeError."""
+        import ray
+
+        name = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        _refuse_other_versions(name, {key: installed_version(key) for key in _SAME}, self.versions)
+        try:
+            self.unpack()
+        except Exception as error:  # a full disk
+            raise UnfitNodeError(f"node {name} of the Ray cluster: {one_line(error)}") from None
 
     def unpack(self) -> None:
-        """Write the folders that are not on this machine, which may be new in the cluster."""
+        """Write the folders that are not on this machine."""
         for name, (files, parts) in self.archives.items():
             _lay(name, files, partial(_unpack, parts))
 
@@ -144,7 +160,9 @@ def prepare(configs: Iterable[Config]) -> Parcel:
             if name not in archives:
                 _lay(name, files, partial(_link, files))
                 archives[name] = Archive([*files], _pack(files))
-    parcel = Parcel(archives, {key: _places(config) for (key, _), config in distinct.items()})
+    places = {key: _places(config) for (key, _), config in distinct.items()}
+    here = {package: installed_version(package) for package in _SAME}
+    parcel = Parcel(archives, places, here)
     prints = {config: inputs_fingerprint(config) for config in distinct.values()}
 
     def versions() -> dict[str, str]:  # sent by its code, so that it needs nothing there
@@ -152,16 +170,19 @@ def prepare(configs: Iterable[Config]) -> Parcel:
 
         return {package: version(package) for package in _SAME}
 
-    here = {package: installed_version(package) for package in _SAME}
     for name, there in _on_each_node(versions):
-        other = [f"{key} {there[key]}, not {has}" for key, has in here.items() if has != there[key]]
-        if other:
-            raise ValueError(
-                f"node {name} of the Ray cluster has {', '.join(other)}: {_INSTALL}, or results "
-                "would depend on where a client is"
-            )
+        _refuse_other_versions(name, there, here)
     _on_each_node(_check_here, parcel, prints)
     return parcel
+
+
+def _refuse_other_versions(name: str, there: Mapping[str, str], here: Mapping[str, str]) -> None:
+    other = [f"{key} {there[key]}, not {has}" for key, has in here.items() if has != there[key]]
+    if other:
+        raise UnfitNodeError(
+            f"node {name} of the Ray cluster has {', '.join(other)}: {_INSTALL}, or results would "
+            "depend on where a client is"
+        )
 
 
 def _check_here(parcel: Parcel, prints: Mapping[Config, str]) -> None:

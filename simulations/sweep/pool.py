@@ -14,11 +14,11 @@ from pncs_flower.plain_text import without_colours
 from ..config import Config
 from ..machine.limits import usable_cpus
 from ..machine.surroundings import cluster_address, short_folder
-from ..run.cluster import Parcel, alive, joined, machines, prepare, session
-from ..timeouts import LOOK_AT_NODES_AGAIN, NODE_ENDS
+from ..run.cluster import Parcel, UnfitNodeError, alive, joined, machines, prepare, session
+from ..timeouts import LOOK_AT_NODES_AGAIN, NODE_ENDS, NODES_COME
 from .failure import Failure
 
-_FORKS = sys.platform == "linux"  # with PyTorch in memory
+_FORKS = sys.platform == "linux"  # elsewhere not with PyTorch in memory
 _MOST_NODES = 3  # on which a job is tried, if they die
 
 Moved = Callable[[Config], Config]
@@ -30,12 +30,16 @@ RunJobs = Callable[[Do, Mapping[Path, Any], Collection[Config]], Iterator[tuple[
 
 
 @contextmanager
-def pool(workers: int | None, strategies: Iterable[str] = ()) -> Iterator[RunJobs]:
+def pool(
+    workers: int | None,
+    strategies: Iterable[str] = (),
+    say: Callable[[str], None] = lambda text: None,
+) -> Iterator[RunJobs]:
     """Offer a function that does jobs, and yields results or `Failure` as they come."""
     # With 0 workers in this process, else in so many others, by None as many as there are CPUs: on
     # the cluster that there is, or forked at once, so that there should be no threads yet. Where
     # that cannot be done Ray starts them, for the first of the jobs. ``strategies`` are those of
-    # all jobs to come.
+    # all jobs to come; ``say`` is told of nodes that are lost.
     if workers == 0:
         yield _do_here
         return
@@ -63,7 +67,7 @@ def pool(workers: int | None, strategies: Iterable[str] = ()) -> Iterator[RunJob
                 )
                 started = True
             parcel = None if address is None else prepare(configs)
-            yield from _do_in_ray(do, jobs, parcel, workers)
+            yield from _do_in_ray(do, jobs, parcel, workers, say)
 
         yield do_in_ray
 
@@ -96,7 +100,11 @@ def _ray_here(workers: int) -> Iterator[None]:
 
 
 def _do_in_ray(
-    do: Do, jobs: Mapping[Path, Any], parcel: Parcel | None, workers: int | None
+    do: Do,
+    jobs: Mapping[Path, Any],
+    parcel: Parcel | None,
+    workers: int | None,
+    say: Callable[[str], None],
 ) -> Iterator[tuple[Path, Any]]:
     import ray
 
@@ -105,29 +113,42 @@ def _do_in_ray(
     of_nodes = (ray.exceptions.NodeDiedError, ray.exceptions.ObjectLostError)
     running: dict[Any, tuple[Path, set[str]]] = {}
     todo, lost = list(jobs)[::-1], Counter[Path]()
+    unfit: UnfitNodeError | None = None
     given = ray.put(parcel)
     while todo or running:
         most = workers or sum(each.cpus for each in machines())  # a cluster may grow and shrink
         while todo and len(running) < max(most, 1):
             path = todo.pop()
             running[task.remote(do, jobs[path], given)] = path, alive()
-        finished, _ = ray.wait(list(running), num_returns=1)
-        for reference in finished:
+        finished, _ = ray.wait(list(running), num_returns=1, timeout=NODES_COME)
+        while finished:
+            # Not held while others are waited for: Ray would tell if it were lost with its node.
+            reference = finished.pop()
             path, before = running.pop(reference)
             try:
                 outcome = ray.get(reference)
+                del reference
             except ray.exceptions.RayError as error:
+                cause = getattr(error, "cause", None)
+                if isinstance(cause, UnfitNodeError):  # idle, it would be given all others too
+                    if unfit is None:
+                        say(f"{cause}. No other run is begun; those of other nodes are waited for.")
+                    unfit = cause
+                    todo.clear()
+                    continue
                 crashed = isinstance(error, ray.exceptions.WorkerCrashedError)
                 may_end = parcel is not None  # there is but one, if Ray was started here
                 if isinstance(error, of_nodes) or (crashed and may_end and _one_ends(before)):
                     lost[path] += 1
                     if lost[path] < _MOST_NODES:
+                        say(f"{path.stem}: its node of the Ray cluster is gone, so it runs again.")
                         todo.append(path)
                         continue
-                cause = getattr(error, "cause", None)
                 traceback = without_colours(str(error))  # of the worker too
                 outcome = Failure(cause if isinstance(cause, Exception) else error, traceback)
             yield path, outcome
+    if unfit is not None:
+        raise ValueError(f"{unfit}. Stop that node or mend it: the same command goes on")
 
 
 def _one_ends(nodes: set[str]) -> bool:
@@ -143,5 +164,5 @@ def _one_ends(nodes: set[str]) -> bool:
 def _do(do: Do, job: Any, parcel: Parcel | None) -> Any:
     if parcel is None:
         return do(job, lambda config: config)
-    parcel.unpack()
+    parcel.accept()
     return do(job, parcel.moved)

@@ -1,7 +1,7 @@
 """Which failures cost a job its node's end, and which its own: Ray's errors, without Ray."""
 
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,11 +11,11 @@ import pytest
 import torch  # noqa: F401 - is looked at where it has been imported
 from ray import exceptions
 
-from pncs_flower.simulations.run.cluster import Parcel
+from pncs_flower.simulations.run.cluster import Parcel, UnfitNodeError
 from pncs_flower.simulations.sweep import pool
 
-A, B = Path("a"), Path("b")
-ON_CLUSTER = Parcel({}, {})
+A, B, C = Path("a"), Path("b"), Path("c")
+ON_CLUSTER = Parcel({}, {}, {})
 
 
 class Ray:
@@ -39,7 +39,9 @@ class Ray:
     def put(self, value: object) -> object:
         return value
 
-    def wait(self, running: list[object], num_returns: int) -> tuple[list[object], list[object]]:
+    def wait(
+        self, running: list[object], num_returns: int, timeout: float
+    ) -> tuple[list[object], list[object]]:
         return running[:1], running[1:]
 
     def get(self, reference: object) -> object:
@@ -54,16 +56,23 @@ def done(
     outcomes: list[object],
     alive: Iterator[set[str]] | None = None,
     parcel: Parcel | None = ON_CLUSTER,
+    say: Callable[[str], None] = lambda text: None,
 ) -> tuple[list[str], dict[Path, Any]]:
     """Do two jobs, and return those that were submitted, and what became of them."""
-    ray = Ray(outcomes)
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr(pool, "machines", lambda: [SimpleNamespace(cpus=2)])
+    ray = cluster_of_two(monkeypatch, outcomes)
     monkeypatch.setattr(pool, "alive", lambda: next(alive) if alive else {"1", "2"})
     monkeypatch.setattr(pool, "LOOK_AT_NODES_AGAIN", 0.0)
     jobs = {A: "a", B: "b"}
-    results = dict(pool._do_in_ray(lambda job, moved: job, jobs, parcel, None))
+    results = dict(pool._do_in_ray(lambda job, moved: job, jobs, parcel, None, say))
     return ray.submitted, results
+
+
+def cluster_of_two(monkeypatch: pytest.MonkeyPatch, outcomes: list[object]) -> Ray:
+    ray = Ray(outcomes)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(pool, "machines", lambda: [SimpleNamespace(cpus=1)] * 2)
+    monkeypatch.setattr(pool, "alive", lambda: {"1", "2"})
+    return ray
 
 
 @pytest.mark.parametrize(
@@ -72,9 +81,25 @@ def done(
 def test_a_job_whose_node_dies_is_done_again(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submitted, results = done(monkeypatch, [error, "b done", "a done"])
+    said: list[str] = []
+    submitted, results = done(monkeypatch, [error, "b done", "a done"], say=said.append)
     assert submitted == ["a", "b", "a"]
     assert results == {A: "a done", B: "b done"}
+    assert said == ["a: its node of the Ray cluster is gone, so it runs again."]
+
+
+def test_a_node_that_comes_with_other_versions_ends_all_but_what_is_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unfit = exceptions.RayTaskError("do", "", UnfitNodeError("node X has torch 0.0.1"))
+    ray, said = cluster_of_two(monkeypatch, [unfit, "b done"]), list[str]()
+    jobs = {A: "a", B: "b", C: "c"}
+    results = pool._do_in_ray(lambda job, moved: job, jobs, ON_CLUSTER, None, said.append)
+    assert next(results) == (B, "b done")
+    with pytest.raises(ValueError, match=r"node X has torch 0\.0\.1\. Stop that node or mend it: "):
+        next(results)
+    assert ray.submitted == ["a", "b"]
+    assert len(said) == 1
 
 
 def test_a_job_that_loses_three_nodes_fails(monkeypatch: pytest.MonkeyPatch) -> None:
