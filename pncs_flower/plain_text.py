@@ -53,6 +53,19 @@ def first_of(texts: Sequence[str], most: int) -> str:
     return ", ".join(texts[:most]) + more
 
 
+def in_ranges(numbers: Iterable[int]) -> str:
+    """Return numbers in one text, three and more in a row by their ends: ``"1, 4 to 7"``."""
+    rows: list[list[int]] = []
+    for number in sorted(numbers):
+        if rows and number == rows[-1][-1] + 1:
+            rows[-1].append(number)
+        else:
+            rows.append([number])
+    return ", ".join(
+        f"{row[0]} to {row[-1]}" if len(row) > 2 else ", ".join(map(str, row)) for row in rows
+    )
+
+
 def counted(number: int, one: str, many: str = "") -> str:
     """Return how many there are of a thing: ``"1 client"``, ``"2 clients"``."""
     return f"{number} {one if number == 1 else many or f'{one}s'}"

@@ -4,7 +4,7 @@
 
 import re
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -69,6 +69,16 @@ def did_you_mean(wrong: str, known: Collection[str]) -> str:
     """Return which of the known names was meant, in brackets; empty if none is near."""
     near = get_close_matches(wrong, known, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def settings_with_comments() -> Iterator[tuple[dict[str, str], str]]:
+    """Yield the settings that stand under each comment, with their defaults, and the comment."""
+    text = (APP_DIRECTORY / "pyproject.toml").read_text(encoding="utf-8")
+    _, _, body = text.partition("[tool.flwr.app.config]\n")
+    for block in re.finditer(r"((?:^#.*\n)+)((?:^[\w-].*\n?)+)", body, re.M):
+        comment = re.sub(r"^# ?", "", block[1], flags=re.M)
+        pairs = (line.split(" = ", 1) for line in block[2].splitlines())
+        yield dict(pairs), " ".join(comment.split())
 
 
 def nearest(wrong: str, known: Collection[str]) -> str:

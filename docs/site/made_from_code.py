@@ -21,19 +21,12 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 APP = ROOT / "simulations" / "pyproject.toml"
 
 
-def settings(text: str) -> Iterator[tuple[dict[str, str], str]]:
-    """Yield the settings that stand under each comment, with their defaults, and the comment."""
-    _, _, body = text.partition("[tool.flwr.app.config]\n")
-    for block in re.finditer(r"((?:^#.*\n)+)((?:^[\w-].*\n?)+)", body, re.M):
-        comment = re.sub(r"^# ?", "", block[1], flags=re.M)
-        pairs = (line.split(" = ", 1) for line in block[2].splitlines())
-        yield dict(pairs), " ".join(comment.split())
-
-
-def settings_table(text: str) -> list[str]:
+def settings_table() -> list[str]:
     """Return the settings as a table in Markdown."""
+    from pncs_flower.simulations.choices import settings_with_comments
+
     lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
-    for values, comment in settings(text):
+    for values, comment in settings_with_comments():
         names = "<br>".join(f"`{name}`" for name in values)
         defaults = "<br>".join(f"`{value}`" for value in values.values())
         lines.append(f"| {names} | {defaults} | {_cell(comment)} |")
@@ -135,7 +128,7 @@ class _Made(SphinxDirective):
 class _Settings(_Made):
     def made(self) -> list[str]:
         self.env.note_dependency(str(APP))
-        return settings_table(APP.read_text(encoding="utf-8"))
+        return settings_table()
 
 
 class _Commands(_Made):

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from pncs_flower.plain_text import counted
+from pncs_flower.plain_text import counted, first_of, in_ranges, listed
 
+from ..choices import settings_with_comments
 from ..sweep.progress import BYTES, ROUNDS, TIME, UPLOAD
 from ..sweep.results import SweepResults
 from ..sweep.statistics import compare, judge, percent
@@ -22,6 +23,7 @@ from .tables_of_sweep import (
     after_rounds_table,
     converged_table,
     cost_table,
+    highest_score,
     in_order_of_score,
     reached_table,
     served_table,
@@ -58,9 +60,12 @@ def write_report(folder: Path, results: SweepResults) -> Path:
     if choices:
         downloads.append(Download("choices.png", "who was chosen when"))
     if similarities:
-        downloads.append(Download("similarities.png", "how alike the gradients are"))
+        compared = similarities.compared
+        downloads.append(Download("similarities.png", f"how alike the clients' {compared} are"))
+    highest = highest_score(results)
     releases = _values([run.summary["versions"] for run in runs])
     settings = _values([run.cell["settings"] for run in runs])
+    meaning = {key: words for keys, words in settings_with_comments() for key in keys}
     data = ", ".join(sorted({run.summary["data"] for run in runs}))
     return write_page(
         folder / REPORT,
@@ -78,10 +83,11 @@ def write_report(folder: Path, results: SweepResults) -> Path:
         curves=curves,
         verdicts=verdicts_of(results, tests),
         claims=[(claim.text, *judge(claim, results)) for claim in about.report.claims],
-        converged=converged_table(results, tests),
+        end=converged_table(results, tests),
         after_rounds=after_rounds_table(results),
         reached=[reached_table(results, spent) for spent in TO_REACH],
         unreached=" or ".join(map(percent, unreached(results))),
+        highest=f"{highest:.3f}" if np.isfinite(highest) else "",
         costs=cost_table(results),
         served=served_table(results),
         tests=tests_table(results, tests),
@@ -89,8 +95,14 @@ def write_report(folder: Path, results: SweepResults) -> Path:
         similarities=similarities,
         tuning=tuning_table(results),
         releases=", ".join(f"{name} {' and '.join(those)}" for name, those in releases.items()),
-        differing=[(key, ", ".join(each)) for key, each in settings.items() if len(each) > 1],
-        shared=[(key, *each) for key, each in settings.items() if len(each) == 1],
+        differing=[
+            (key, _all_of(each), meaning.get(key, ""))
+            for key, each in settings.items()
+            if len(each) > 1
+        ],
+        shared=[
+            (key, *each, meaning.get(key, "")) for key, each in settings.items() if len(each) == 1
+        ],
         downloads=downloads,
     )
 
@@ -105,7 +117,7 @@ def _notes(results: SweepResults, releases: Mapping[str, Sequence[str]]) -> list
     ]
     if lost:
         notes.append(
-            f"not every round has a finite {results.score}: {', '.join(lost)}; where one has none, "
+            f"not every round has a finite {results.score}: {first_of(lost, 8)}; where one has none, "
             'curves stop, for they are means of all seeds, and tables have "-"'
         )
     if any(len({len(runs) for runs in lines.values()}) > 1 for lines in results.panels.values()):
@@ -122,3 +134,9 @@ def _values(of_runs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Return all values that each key has in runs, "-" where it has none."""
     keys = dict.fromkeys(key for each in of_runs for key in each)
     return {key: list(dict.fromkeys(str(each.get(key, "-")) for each in of_runs)) for key in keys}
+
+
+def _all_of(values: Sequence[str]) -> str:
+    """Return values in one text, numbers in a row by their ends."""
+    numbers = all(value.isdecimal() for value in values)
+    return in_ranges(map(int, values)) if numbers else listed(values)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pncs_flower.plain_text import counted, first_of
 
+from ..config import parse_rule
 from ..sweep.cell import Run
 from ..sweep.progress import BYTES as TRAFFIC
 from ..sweep.progress import ROUNDS, TIME, UPLOAD, Spent, Vector, known, steps
@@ -65,6 +66,7 @@ class Similarities(NamedTuple):
 
     pictures: list[Picture]
     run: Run
+    compared: str  # what the summaries were of: updates or gradients
     bound: float
 
 
@@ -291,7 +293,7 @@ def _turns_in_words(run: Run) -> str:
 
 
 def draw_similarities(results: SweepResults, path: Path) -> Similarities | None:
-    """Draw how alike the gradients were in some rounds of a run, and which clients were chosen."""
+    """Draw how alike clients were in some rounds of a run, and which of them were chosen."""
     # The first of the reference, or else of any line, that kept its similarities.
     runs = sorted(results.runs, key=lambda run: run.cell["line"] != results.reference)
     run = next((run for run in runs if "similarity" in run.rounds[0]), None)
@@ -332,7 +334,9 @@ def draw_similarities(results: SweepResults, path: Path) -> Similarities | None:
     figure, axes = draw_side_by_side(plots, _HEAT_MAPS, (3.3, 3.2))
     figure.colorbar(axes[-1].images[0], ax=list(figure.axes), label="similarity", shrink=0.8)
     save(figure, path)
-    return Similarities(for_page(plots, path.stem, (2.6, 2.6)), run, bound)
+    # The rules of the library that compare clients all do so by their updates unless told.
+    compared = f"{parse_rule(run.cell['settings']['rule']).get('summary', 'update')}s"
+    return Similarities(for_page(plots, path.stem, (2.6, 2.6)), run, compared, bound)
 
 
 def _alike_in_words(

@@ -88,7 +88,8 @@ def _row(each: Standings, line: str, rounds: Sequence[int], known: Sequence[Spen
         reached = each.to_target(line, spent)
         found.append("-" if reached is None else _reached(reached, _SPENT[spent][1]))
     found.append(f"{each.training(line):.0f}")
-    for name, form in (("never-chosen", ".1f"), ("gini", ".2f"), ("worst-tenth-accuracy", ".3f")):
+    clients = ".0f" if len(runs) == 1 else ".1f"
+    for name, form in (("never-chosen", clients), ("gini", ".2f"), ("worst-tenth-accuracy", ".3f")):
         values = [run.summary.get(name) for run in runs]
         there = [value for value in values if value is not None]
         found.append(f"{np.mean(there):{form}}" if there else "-")

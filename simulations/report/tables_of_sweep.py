@@ -13,9 +13,12 @@ from .units import BYTES as BYTE_UNITS
 from .units import SECONDS, Unit, in_unit, unit_for
 from .words_of_sweep import SURE, competing, least_and_most
 
+COUNT = ".1f"
+"""How to write a mean of counts."""
+
 SERVED = (
-    ("never-chosen", ".1f"),
-    ("longest-wait", ".1f"),
+    ("never-chosen", COUNT),
+    ("longest-wait", COUNT),
     ("gini", ".2f"),
     ("jain", ".2f"),
     ("mean-client-accuracy", ".3f"),
@@ -45,7 +48,7 @@ class Table(NamedTuple):
 def converged_table(results: SweepResults, tests: Sequence[Comparison]) -> Table:
     """Return converged scores, the best first, with what the tests say of each."""
     columns = {
-        results.label(panel) or f"converged {results.score}": {
+        results.label(panel) or results.score: {
             line: mean_interval(np.array([run.converged for run in runs]))
             for line, runs in by_line.items()
         }
@@ -88,9 +91,14 @@ def in_order_of_score(results: SweepResults) -> list[str]:
     return sorted(results.lines, key=key)
 
 
+def highest_score(results: SweepResults) -> float:
+    """Return the highest score of any round of any run."""
+    return max(float(np.nanmax(run.scores, initial=-np.inf)) for run in results.runs)
+
+
 def unreached(results: SweepResults) -> list[float]:
     """Return the targets that no run reaches."""
-    best = max(float(np.nanmax(run.scores, initial=-np.inf)) for run in results.runs)
+    best = highest_score(results)
     return [target for target in results.about.report.targets if target > best]
 
 
@@ -174,10 +182,13 @@ def served_table(results: SweepResults) -> Table:
     """Return whom each line has served; nothing of runs of a release that did not note it."""
     rows = []
     never, worst = {}, {}
+    seeds = max(len(runs) for _, _, runs in results.groups)
+    # A number of clients or rounds; only its mean over seeds has decimals.
+    forms = {key: ".0f" if seeds == 1 and form == COUNT else form for key, form in SERVED}
     for panel, line, runs in results.groups:
         if all("gini" in run.summary for run in runs):
             name = results.row(panel, line)
-            cells = [_mean([run.summary[key] for run in runs], form) for key, form in SERVED]
+            cells = [_mean([run.summary[k] for run in runs], form) for k, form in forms.items()]
             rows.append([name, *cells])
             never[name] = float(np.mean([run.summary["never-chosen"] for run in runs]))
             own = [run.summary["worst-tenth-accuracy"] for run in runs]
@@ -187,8 +198,9 @@ def served_table(results: SweepResults) -> Table:
     headings += ["Jain (1: all alike)", "clients' mean", "worst tenth", "variance over clients"]
     words = []
     if never:
-        least, most = "Clients never chosen: the fewest with", "The most with"
-        words.append(least_and_most(never, ".1f", least, most, "Clients never chosen:"))
+        alike = "Clients never chosen:"
+        least, most = f"{alike} the fewest with", "The most with"
+        words.append(least_and_most(never, forms["never-chosen"], least, most, alike))
     if worst:
         least, most = "Accuracy of the worst-served tenth: the lowest with", "The highest with"
         alike = "Accuracy of the worst-served tenth:"

@@ -55,7 +55,7 @@ def what_was_compared(results: SweepResults, data: str) -> str:
 
 
 def last_rounds(results: SweepResults) -> str:
-    """Return which rounds the converged score is the mean of."""
+    """Return which rounds the score that lines are compared by is the mean of."""
     rounds = max(len(run.rounds) for run in results.runs)
     if rounds > LAST:
         return f"the last {LAST} rounds"
@@ -86,10 +86,10 @@ def least_and_most(
 
 def _who_leads(lead: Lead) -> Markup:
     if not isfinite(lead.score):
-        return Markup("No rule ends with a finite score.")
-    words = Markup("<strong>{}</strong> ends highest, at {:.3f}").format(lead.line, lead.score)
+        return Markup("No rule has a finite score in these rounds.")
+    words = Markup("<strong>{}</strong> is highest, at {:.3f}").format(lead.line, lead.score)
     if not lead.next:
-        return Markup("<strong>{}</strong> has nothing beside it: it ends at {:.3f}.").format(
+        return Markup("<strong>{}</strong> has nothing beside it: it is at {:.3f}.").format(
             lead.line, lead.score
         )
     if not lead.seeds:
@@ -97,7 +97,7 @@ def _who_leads(lead: Lead) -> Markup:
             words + f"; {lead.next}, the next, has no finite score with the same seeds, so no test."
         )
     if not lead.margin and not lead.ahead:
-        return words + f"; {lead.next} ends level with it."
+        return words + f"; {lead.next} is level with it."
     lower = "lower" if lead.margin >= 0 else "higher with the seeds that both have"
     words += f"; {lead.next} is next, {abs(lead.margin):.3f} {lower}"
     seeds = f"higher with {lead.ahead} of {counted(lead.seeds, 'seed')}"
@@ -128,9 +128,9 @@ def _beside_the_others(reference: str, tests: Sequence[Comparison]) -> Markup:
     rest = [test.line for test in tests if test not in sure]
     parts = []
     if above:
-        parts.append(f"ends above {_some(above, 8)}")
+        parts.append(f"is above {_some(above, 8)}")
     if below:
-        parts.append(f"{'' if above else 'ends '}below {_some(below, 8)}")
+        parts.append(f"{'' if above else 'is '}below {_some(below, 8)}")
     words = Markup("<strong>{}</strong> ").format(reference)
     if parts:
         words += Markup("{} <em>by more than chance</em>").format(" and ".join(parts))

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pncs_flower.plain_text import in_ranges
+
 from .cell import Run
 from .plan import Ahead, Best, Claim, Sooner
 from .progress import ROUNDS, Vector, to_reach
@@ -175,8 +177,9 @@ def _judge_panel(claim: Claim, lines: Mapping[str, Sequence[Run]]) -> tuple[bool
         behind = np.flatnonzero(own <= np.max(rest, axis=0)) + 1
         behind = behind[behind >= claim.start]
         if not behind.size:
-            return True, "in every one of these rounds"
-        return False, f"behind the best of the others in rounds {', '.join(map(str, behind))}"
+            return True, f"in every round from {claim.start} on"
+        where = "round" if behind.size == 1 else "rounds"
+        return False, f"behind the best of the others in {where} {in_ranges(behind.tolist())}"
     means = {line: sum(r.converged for r in runs) / len(runs) for line, runs in lines.items()}
     values = list(means.values())
     text = ", ".join(f"{line} {value:.3f}" for line, value in means.items())

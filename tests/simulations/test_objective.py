@@ -137,7 +137,7 @@ def test_a_sweep_names_the_score_on_its_page(tmp_path: Path) -> None:
     )
     assert run_sweep(sweep, tmp_path, 0, lambda *_: None) == {}
     page = write_report(tmp_path, read_results(tmp_path)).read_text(encoding="utf-8")
-    assert ">Converged R²</h2>" in page
+    assert ">R² of both rounds</h2>" in page
     assert ">Accuracy" not in page
     assert "What it takes to reach an R²" in page
     assert (tmp_path / "rounds.csv").read_text(encoding="utf-8").splitlines()[0].count("R²") == 1

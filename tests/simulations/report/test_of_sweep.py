@@ -196,20 +196,20 @@ def test_verdicts_are_in_words() -> None:
     assert one.panel == "shards 1"
     # Higher with six seeds by 50, 41, ... 5 thousandths, lower with four.
     assert re.fullmatch(
-        r"<strong>pncs</strong> ends highest, at 0\.60[45]; oort is next, 0\.0(?:09|10) lower, "
+        r"<strong>pncs</strong> is highest, at 0\.60[45]; oort is next, 0\.0(?:09|10) lower, "
         r"<em>which may be chance</em> \(p = 0\.\d+; higher with 6 of 10 seeds\)\.",
         one.lead,
     )
     assert one.reference == (
-        "<strong>pncs</strong> ends above uniform <em>by more than chance</em>; it cannot be told "
+        "<strong>pncs</strong> is above uniform <em>by more than chance</em>; it cannot be told "
         "from oort."
     )
     # The ceiling is above both, and does not compete; 2 / 2**10, twice by Holm.
     assert two.lead == (
-        "<strong>uniform</strong> ends highest, at 0.696; pncs is next, 0.191 lower, <em>more "
+        "<strong>uniform</strong> is highest, at 0.696; pncs is next, 0.191 lower, <em>more "
         "than chance</em> (p = 0.004; higher with 10 of 10 seeds)."
     )
-    assert two.reference.endswith("ends below uniform and all <em>by more than chance</em>.")
+    assert two.reference.endswith("is below uniform and all <em>by more than chance</em>.")
 
 
 def test_few_seeds_tell_nothing_from_chance() -> None:
@@ -269,11 +269,11 @@ def test_a_score_that_is_not_finite_is_below_all_and_in_no_test() -> None:
     assert (cells["pncs"], cells["oort"]) == ("-", "-")
     assert "<strong>0.350 " in cells["uniform"]
     (verdict,) = verdicts_of(results, tests)
-    assert verdict.lead.startswith("<strong>uniform</strong> ends highest, at 0.350; pncs is next")
+    assert verdict.lead.startswith("<strong>uniform</strong> is highest, at 0.350; pncs is next")
     told = "a finite accuracy: pncs (1 of 2 runs), oort (2 of 2 runs); where one has none"
     assert told in of_sweep._notes(results, {})[0]
     alone = sweep({"shards 1": {"pncs": [np.nan]}})
-    assert verdicts_of(alone, compare(alone))[0].lead == "No rule ends with a finite score."
+    assert verdicts_of(alone, compare(alone))[0].lead == "No rule has a finite score in these rounds."
 
 
 def test_targets_that_no_run_reaches_have_no_column() -> None:
@@ -316,20 +316,23 @@ def test_a_plot_shows_a_single_round_and_where_no_score_is_finite(tmp_path: Path
 
 
 def test_a_run_alone_is_told_of_without_seeds_and_rules_beside_it(tmp_path: Path) -> None:
-    alone = run("shards 1", "pncs", 0, [0.5, 0.5], clients=2)
+    alone = run("shards 1", "pncs", 0, [0.4, 0.4], clients=2)
     stopped = Run(alone.cell, alone.rounds, {**alone.summary, "stopped-after-round": 1})
     panels = {"shards 1": {"pncs": [stopped]}}
-    text = write_report(tmp_path, SweepResults(Description("a title", Report()), panels)).read_text(
-        encoding="utf-8"
-    )
+    about = Description("a title", Report(targets=(0.45, 0.65)))
+    text = write_report(tmp_path, SweepResults(about, panels)).read_text(encoding="utf-8")
     said = text[text.index("<body>") : text.index("<script>")]
     assert "1 seed, 1 run. It stopped early, and counts with the model that it ended with." in said
     assert "in 2 rounds each client was chosen 2 times." in said
+    assert ">Accuracy of both rounds</h2>" in said
+    assert re.search("<td>-1</td><td>[^<]*; -1: for pncs as long as leaves more free", said)
+    assert "Clients never chosen: 1." in said, "a count, and no mean of counts"
+    assert "No run reaches 45% or 65%; the highest accuracy of any round is 0.400." in said
     for idle in (
         "over seeds",
         "first seed that",
         "in bold",
-        "<strong>0.500",
+        "<strong>0.400",
         "over all plots",
         "tests.csv",
     ):
@@ -340,7 +343,7 @@ def test_rules_that_end_alike_are_level() -> None:
     results = sweep({"shards 1": {"pncs": [0.5, 0.6], "uniform": [0.5, 0.6]}})
     (verdict,) = verdicts_of(results, compare(results))
     assert (
-        verdict.lead == "<strong>pncs</strong> ends highest, at 0.550; uniform ends level with it."
+        verdict.lead == "<strong>pncs</strong> is highest, at 0.550; uniform is level with it."
     )
 
 
@@ -393,7 +396,7 @@ function sort(id, column) {
   }
   return steps;
 }
-log.converged = sort("converged-table", 2);
+log.converged = sort("end-table", 2);
 log.reached = sort("reach-1", 2);
 log.rules = sort("cost-table", 0);
 const rule = document.querySelector(".looks button");
@@ -406,7 +409,7 @@ const [name] = [...document.querySelectorAll(".looks .lit")].filter((each) => ea
 log.pointed = [line.querySelector("title").textContent, name.textContent];
 log.copy = document.querySelector(".command button").textContent;
 log.shown = [...document.querySelectorAll(".view")].filter((each) => each.offsetHeight).length;
-document.getElementById("converged-table").closest("table").style.width = "60rem";
+document.getElementById("end-table").closest("table").style.width = "60rem";
 log.beyond = document.documentElement.scrollWidth - document.documentElement.clientWidth;
 document.title = JSON.stringify(log);
 </script>

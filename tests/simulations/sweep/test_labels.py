@@ -124,7 +124,7 @@ def test_reference_without_a_result_does_not_shift_to_another_rule(
     done = CliRunner().invoke(app, ["report", str(folder)])
     assert f"No test in {panel}" in done.output
     page = (folder / "report.html").read_text()
-    assert ("Converged accuracy of pncs L=2 minus" in page) == (panel != "shards")
+    assert ("Mean accuracy of pncs L=2 over the only round minus" in page) == (panel != "shards")
     assert "pncs L=2, the reference, has no result there" in page
 
 

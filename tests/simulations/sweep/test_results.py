@@ -118,6 +118,12 @@ def test_a_claim_is_judged(claim: dict[str, Any], verdict: str) -> None:
     assert judge({"text": "", **claim}, results(LINES))[0].startswith(verdict)
 
 
+def test_rounds_in_a_row_are_told_by_their_ends() -> None:
+    lines = {"pncs": [run(0, *np.zeros(9))], "other": [run(0, 1, -1, 1, 1, 1, 1, -1, 1, 1)]}
+    _, (told,) = judge({"kind": "ahead", "against": ["other"], "from": 1}, results(lines))
+    assert told.endswith("no; behind the best of the others in rounds 1, 3 to 6, 8, 9")
+
+
 @pytest.mark.parametrize("kind", [{"kind": "best"}, {"kind": "ahead", "from": 2}])
 def test_a_reference_that_ends_without_a_finite_score_is_ahead_of_none(
     kind: dict[str, Any],
