@@ -50,6 +50,7 @@ html_static_path = ["style.css"]
 html_css_files = ["style.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_use_index = False  # nothing would lead to it; the search finds names
 html_theme_options: dict[str, Any] = {
     "light_css_variables": {
         "color-brand-primary": "#00568a",

@@ -68,7 +68,7 @@ def command_help(name: str, command: click.Command) -> list[str]:
                 f"| {written.replace('|', chr(92) + '|')} | {_cell(_plain(each.help or ''))} |"
             )
     if rows:
-        lines += ["| option | |", "| --- | --- |", *rows, ""]
+        lines += ["| option | meaning |", "| --- | --- |", *rows, ""]
     if command.epilog:
         lines += [*_examples(_plain(command.epilog)), ""]
     return lines
