@@ -117,8 +117,8 @@ def _notes(results: SweepResults, releases: Mapping[str, Sequence[str]]) -> list
     ]
     if lost:
         notes.append(
-            f"not every round has a finite {results.score}: {first_of(lost, 8)}; where one has none, "
-            'curves stop, for they are means of all seeds, and tables have "-"'
+            f"not every round has a finite {results.score}: {first_of(lost, 8)}; where one has "
+            'none, curves stop, for they are means of all seeds, and tables have "-"'
         )
     if any(len({len(runs) for runs in lines.values()}) > 1 for lines in results.panels.values()):
         notes.append("some means are over fewer seeds than others: compare by the paired tests")

@@ -273,7 +273,8 @@ def test_a_score_that_is_not_finite_is_below_all_and_in_no_test() -> None:
     told = "a finite accuracy: pncs (1 of 2 runs), oort (2 of 2 runs); where one has none"
     assert told in of_sweep._notes(results, {})[0]
     alone = sweep({"shards 1": {"pncs": [np.nan]}})
-    assert verdicts_of(alone, compare(alone))[0].lead == "No rule has a finite score in these rounds."
+    (verdict,) = verdicts_of(alone, compare(alone))
+    assert verdict.lead == "No rule has a finite score in these rounds."
 
 
 def test_targets_that_no_run_reaches_have_no_column() -> None:
@@ -342,9 +343,7 @@ def test_a_run_alone_is_told_of_without_seeds_and_rules_beside_it(tmp_path: Path
 def test_rules_that_end_alike_are_level() -> None:
     results = sweep({"shards 1": {"pncs": [0.5, 0.6], "uniform": [0.5, 0.6]}})
     (verdict,) = verdicts_of(results, compare(results))
-    assert (
-        verdict.lead == "<strong>pncs</strong> is highest, at 0.550; uniform is level with it."
-    )
+    assert verdict.lead == "<strong>pncs</strong> is highest, at 0.550; uniform is level with it."
 
 
 def luminance(colour: str) -> float:
