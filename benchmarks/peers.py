@@ -27,7 +27,6 @@ python benchmarks/peers.py --quick
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -208,7 +207,10 @@ class Comparison:
 
     def _measure(self, peer: Peer, work: Work) -> Measured:
         """Have one peer do its work in a folder of its own, and leave nothing running there."""
-        home = short_folder()
+        with short_folder() as home:
+            return self._measure_in(home, peer, work)
+
+    def _measure_in(self, home: Path, peer: Peer, work: Work) -> Measured:
         workers = self._options.workers if peer.several else 1
         output = home / "told.pt"
         task = Task(work, self._options.rounds + WARM, peer.how, workers, str(output))
@@ -239,7 +241,6 @@ class Comparison:
             finally:
                 with ignoring_signals():
                     stop_descendants(spared=watchdog)
-                    shutil.rmtree(home, ignore_errors=True)
 
 
 def environment(package: str, folder: Path) -> str:

@@ -34,11 +34,11 @@ def can_hide() -> bool:
 class Cluster:
     """The two nodes: a home for each, and the address."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ray: Path) -> None:
         self.first, self.second = folder / "first", folder / "second"
         for home in (self.first, self.second, self.first / "tmp"):
             home.mkdir()
-        self._ray = short_folder()
+        self._ray = ray
         (port,) = free_ports(1)
         self._started: list[subprocess.Popen[bytes]] = []
         options = ["--head", "--port", str(port), "--temp-dir", str(self._ray)]
@@ -100,10 +100,11 @@ def cluster_of_two(folder: Path) -> Iterator[Cluster]:
     """Have a cluster until the end of the block; only its first node is started."""
     adopt_orphans()
     before = set(descendants())
-    try:
-        yield Cluster(folder)
-    finally:
-        assert not stop(lambda: [each for each in descendants() if each not in before], 5)
+    with short_folder() as ray:
+        try:
+            yield Cluster(folder, ray)
+        finally:
+            assert not stop(lambda: [each for each in descendants() if each not in before], 5)
 
 
 def _in_namespace(command: str, hidden: Sequence[Path], **options: object) -> subprocess.Popen:
