@@ -21,7 +21,7 @@ from .options import (
     Settings,
     names,
 )
-from .runs import carry_out
+from .runs import carry_out, stoppable
 from .sweep import FULL_DISK, show_report
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def compare(
         "data-dir": data_dir and str(Path(data_dir).expanduser().resolve()),
         "model": model,
     }
-    with said_plainly(FULL_DISK):
+    with said_plainly(FULL_DISK), stoppable():
         given = {key: value for key, value in chosen.items() if value is not None}
         given |= dict(parse_setting(text) for text in settings or [])
         clients = clients or 10

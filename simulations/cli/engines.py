@@ -142,15 +142,18 @@ def run_on_ray(config: "Config", clients: int, place: Mapping[str, Any]) -> None
     _tell(note)
     config, output = _begin(config, clients, place, f"; {placement.describe()}")
     out.print("Starting Flower and Ray, which takes half a minute or more ...")
-    with exit_on_signals(), _progress(config.num_rounds) as show:
+    with (
+        _saying_how_to_go_on(config, output, place),
+        exit_on_signals(),
+        _progress(config.num_rounds) as show,
+    ):
         news = follow_rounds(output)
 
         def follow() -> None:
             for row in news():
                 show(row)
 
-        with _saying_how_to_go_on(config, output, place):
-            run_in_flower(config, clients, placement, output, follow)
+        run_in_flower(config, clients, placement, output, follow)
     _conclude(output)
 
 
@@ -177,18 +180,20 @@ def run_in_process(config: "Config", clients: int, place: Mapping[str, Any]) -> 
     # A worker that could not use the GPU is not to compute on the CPU in silence.
     settings = replace(config, device=choose_device(config.device).type).to_run_config()
     with (
-        exit_on_signals(),
         _flower_log(output / FLOWER_LOG),  # to which the workers write too
-        InProcessGrid(client_app, clients, settings, tracebacks=True, workers=count) as grid,
-        _progress(config.num_rounds) as show,
         _saying_how_to_go_on(config, output, place),
+        exit_on_signals(),
     ):
-        train(grid, config, output, show)
-    from ..report.picture_of_round import draw_round
-    from ..report.picture_of_run import draw_rounds
+        with (
+            InProcessGrid(client_app, clients, settings, tracebacks=True, workers=count) as grid,
+            _progress(config.num_rounds) as show,
+        ):
+            train(grid, config, output, show)
+        from ..report.picture_of_round import draw_round
+        from ..report.picture_of_run import draw_rounds
 
-    draw_rounds(output)
-    draw_round(output)
+        draw_rounds(output)
+        draw_round(output)
     _conclude(output)
 
 

@@ -92,15 +92,22 @@ def carry_out(
 
 
 @contextmanager
-def progress(what: str, thread: bool = True) -> Iterator[tuple[Progress, TaskID]]:
-    """Show a bar, and say at the end how long it took, or that it can be taken up again."""
+def stoppable(then: str = "The same command goes on from here.") -> Iterator[None]:
+    """Have a signal end the block, and say what to do then once all is cleaned up."""
     from ..machine.signals import exit_on_signals
 
+    try:
+        with exit_on_signals():
+            yield
+    except (KeyboardInterrupt, SystemExit):
+        err.print(f"Stopped. {then}")
+        raise
+
+
+@contextmanager
+def progress(what: str, thread: bool = True) -> Iterator[tuple[Progress, TaskID]]:
+    """Show a bar, and say at the end how long it took."""
     start = time.perf_counter()
-    with exit_on_signals(), progress_bar(what, thread=thread) as (bar, task):
-        try:
-            yield bar, task
-        except (KeyboardInterrupt, SystemExit):
-            err.print("Stopped. The same command goes on from here.")
-            raise
+    with progress_bar(what, thread=thread) as (bar, task):
+        yield bar, task
     out.print(f"{time.perf_counter() - start:.0f} s")

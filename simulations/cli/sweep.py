@@ -14,7 +14,7 @@ from .board import BOARDS, carry_out_board, file_of, refuse_for_board, show_boar
 from .console import err, out, parse_setting, progress_bar, said_plainly
 from .given import given_command
 from .options import PATH, complete_setting, names
-from .runs import carry_out, progress
+from .runs import carry_out, progress, stoppable
 
 EXPERIMENTS = APP_DIRECTORY / "experiments"
 """The sweeps of the paper's tables and figures."""
@@ -78,7 +78,7 @@ def sweep(
     settings: _SET = None,
 ) -> None:
     """Run the sweep or the board in a TOML file, or what is missing of it, and write its report."""
-    with said_plainly(FULL_DISK):
+    with said_plainly(FULL_DISK), stoppable():
         if not file.exists():
             raise FileNotFoundError(f"there is no file {file}: {_instead(file)}")
         changes = dict(parse_setting(text) for text in settings or [])
@@ -133,7 +133,7 @@ def reproduce(
     Or a board, such as leaderboard: rules in many settings, and one page of all. All is what the
     paper has and what this project has measured beside it, without boards and what takes days.
     """
-    with said_plainly(FULL_DISK):
+    with said_plainly(FULL_DISK), stoppable():
         if name not in (*NAMES, *BOARDS, "all"):
             raise ValueError(f"there is no {name!r}: {nearest(name, [*NAMES, *BOARDS, 'all'])}")
         if only and name in (TABLE1, "all"):
@@ -180,7 +180,7 @@ def report(
     """Write the report of a sweep or a board, or the pictures of a run, again."""
     of_a_run = round is not None
     marks, maker = ((SUMMARY,), "run") if of_a_run else ((SUMMARY, BOARD, SWEEP), "compare")
-    with said_plainly():
+    with said_plainly(), stoppable("The same command draws it again."):
         check_folder(folder, *marks, maker=f"pncs {maker}")
         if (folder / SUMMARY).is_file():
             _draw_run(folder, round)

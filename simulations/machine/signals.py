@@ -1,43 +1,64 @@
 """Signals to end: what is to be cleaned up is, and the exit code is the signal's."""
 
+import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _IGNORED = dict.fromkeys(_ENDING, signal.SIG_IGN)
+# Seconds in which another signal is the first one still: timeout sends it to a process and to its
+# group, and a terminal that is closed may send two kinds.
+_ONE = 1.0
+
+_received: list[list[int]] = []  # in each `exit_on_signals` that goes on
 
 
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Turn the first signal to end into SystemExit, and heed no other until the process ends."""
+    """Turn the first signal to end into SystemExit; a later one ends the process at once."""
     # The block ends with the signal's exit code, whatever a library makes of it.
     received: list[int] = []
-    before = _handlers()
+    _received.append(received)
+    before, since = _handlers(), 0.0
 
     def leave(number: int, frame: object) -> None:
-        received.append(number)
-        _set_handlers(_IGNORED)
-        raise SystemExit(128 + number)
+        nonlocal since
+        if not received:
+            since = time.monotonic()
+            received.append(number)
+            raise SystemExit(128 + number)
+        if time.monotonic() - since > _ONE:  # cleaning up takes too long, or somebody keeps it up
+            os._exit(128 + number)
 
     # One that is ignored stays so, as nohup leaves it.
     _set_handlers({each: leave for each, now in before.items() if now is not signal.SIG_IGN})
     try:
         yield
     finally:
+        _received.pop()
         if received:
             raise SystemExit(128 + received[0])
         _set_handlers(before)
+
+
+def end_if_signalled() -> None:
+    """Raise SystemExit if a signal to end has come, and somebody's code has made little of it."""
+    for number in chain(*_received):
+        raise SystemExit(128 + number)
 
 
 @contextmanager
 def keeping_handlers() -> Iterator[None]:
     """Put the handlers of signals back in their place, where a library puts its own there."""
     before = _handlers()
-    yield
-    # Not after an exception: a signal may have come, after which no other is heeded.
-    _set_handlers(before)
+    try:
+        yield
+    finally:
+        _set_handlers(before)
 
 
 @contextmanager
@@ -59,6 +80,11 @@ def delaying_signals() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def leave_to_the_caller() -> None:
+    """Ignore signals to end in a forked process, which the calling one ends when it is time."""
+    _set_handlers(_IGNORED)
 
 
 def _handlers() -> dict[signal.Signals, Any]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from pncs_flower.strategies import DeadWorkerError
 
-from ..machine.signals import delaying_signals
+from ..machine.signals import delaying_signals, leave_to_the_caller
 from .descriptors import receive
 
 Serve = Callable[[int, socket], None]
@@ -51,6 +51,8 @@ class ForkServer:
             ctypes.CDLL(None).omp_pause_resource_all(_OMP_PAUSE_HARD)
         with delaying_signals():
             pid = os.fork()
+            if not pid:  # what is sent to all processes of a command, the calling one makes of it
+                leave_to_the_caller()
         if not pid:
             self._channel.close()
             _run_and_exit(lambda: _fork_others(there, serve))
@@ -104,11 +106,7 @@ def _close(channel: socket, pid: int, caller: int) -> None:
 
 def _fork_others(channel: socket, serve: Serve) -> None:
     """Do what is ordered until nobody is there to order, and then end all that was started."""
-    # Of what a terminal sends to all its processes, the calling one makes what it will.
-    for sent in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(sent, signal.SIG_IGN)
-    for sent in (signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(sent, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _compute_on_one_thread()
     gc.freeze()  # what is there already is not looked through, which would copy its memory
     children = set()
@@ -140,6 +138,7 @@ def _kill(pid: int) -> int:
 def _serve(serve: Serve, index: int, channel: socket) -> None:
     """Serve in a process that shares nothing random with the others."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # and so in what the app starts
     np.random.seed()  # noqa: NPY002 - the generator that apps use who do not care
     if torch := sys.modules.get("torch"):
         torch.default_generator.seed()

@@ -158,8 +158,9 @@ class Workers:
                             waiting[worker].appendleft(message.metadata.dst_node_id)
         finally:
             for worker in self._workers:
-                if worker.given:
-                    worker.end()
+                if worker.given:  # an error is on its way, of which this is to hide nothing
+                    with suppress(DeadWorkerError):
+                        worker.end()
 
     def _write_arrays(self, messages: Sequence[Message]) -> dict[int, str]:
         """Write all arrays where the workers find them; return what to say of each record."""

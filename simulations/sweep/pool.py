@@ -13,6 +13,7 @@ from pncs_flower.plain_text import without_colours
 
 from ..config import Config
 from ..machine.limits import usable_cpus
+from ..machine.signals import end_if_signalled
 from ..machine.surroundings import cluster_address, short_folder
 from ..run.cluster import Parcel, UnfitNodeError, alive, joined, machines, prepare, session
 from ..timeouts import LOOK_AT_NODES_AGAIN, NODE_ENDS, NODES_COME
@@ -86,6 +87,7 @@ def _do_here(
             outcome = _do(do, job, None)
         except Exception as error:
             outcome = Failure.of(error)
+        end_if_signalled()  # whatever has become of it in a cell, which has not failed then
         yield path, outcome
 
 

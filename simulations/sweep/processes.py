@@ -10,7 +10,7 @@ import os
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 from socket import socket
@@ -70,8 +70,9 @@ class Processes:
                     self._idle.append(index)
                     yield path, outcome
         finally:
-            for index in running:  # whose outcome nobody waits for any more
-                self._end(index)
+            for index in running:  # whose outcome nobody waits for any more: an error is on its way
+                with suppress(DeadWorkerError):
+                    self._end(index)
                 self._idle.append(index)
 
     def _give(self, index: int, content: bytes) -> None:
