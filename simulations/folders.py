@@ -12,6 +12,9 @@ SWEEP = "sweep.json"
 BOARD = "board.json"
 """Of a board: what it is."""
 
+REPORT = "report.html"
+"""Of a sweep, a board or a study: the page that a person reads."""
+
 
 def check_folder(folder: Path, *marks: str, maker: str) -> None:
     """Refuse what is no folder, and say which was meant, or which command makes one."""

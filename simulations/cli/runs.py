@@ -70,6 +70,13 @@ def carry_out(
                 last = time.perf_counter()
                 out.print(f"{last - start:.0f} s: {done} of {total} runs")
 
+        def tell_others(count: int) -> None:
+            err.print(
+                f"Note: {folder} has {counted(count, 'run')} that this command does not ask for: "
+                "kept, and left out of the report",
+                soft_wrap=True,
+            )
+
         failures = run_sweep(
             wanted,
             folder,
@@ -82,6 +89,7 @@ def carry_out(
             file=file,
             shared=run_jobs,
             where=where,
+            on_others=tell_others,
         )
     for name, reason in failures.items():
         err.print(f"failed: {name}: {reason}", soft_wrap=True)

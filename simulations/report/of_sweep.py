@@ -12,6 +12,7 @@ import numpy as np
 from pncs_flower.plain_text import counted, first_of, in_ranges, listed
 
 from ..choices import settings_with_comments
+from ..folders import REPORT
 from ..sweep.progress import BYTES, ROUNDS, TIME, UPLOAD
 from ..sweep.results import SweepResults
 from ..sweep.statistics import compare, judge, percent
@@ -33,7 +34,6 @@ from .tables_of_sweep import (
 )
 from .words_of_sweep import SURE, competing, last_rounds, verdicts_of, what_was_compared
 
-REPORT = "report.html"
 """Name of the page in a sweep's folder."""
 
 _VIEWS = {

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pncs_flower.files import held, replacing, write_whole
 
 from ..config import Config
-from ..folders import SUMMARY
+from ..folders import BOARD, SUMMARY, SWEEP
 from ..scores import SCORES, score_of
 from .settings import keep_settings, read_settings, refuse_other_settings
 
@@ -36,6 +36,9 @@ def output_path(config: Config) -> Path:
         with held(path):  # refused now, not only when the run has been started
             pass
         return path
+    for mark, kind in {SWEEP: "the runs of a sweep", BOARD: "a board"}.items():
+        if (path / mark).exists():
+            raise FileExistsError(f"{path} holds {kind} already: give another --output")
     try:
         if config.output_dir:
             path.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 """Run a sweep: tune what is to be tuned, then every cell that has no file yet."""
 
+import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -61,6 +62,7 @@ def run_sweep(
     file: str = "",
     shared: RunJobs | None = None,
     where: str = "",
+    on_others: Callable[[int], None] = lambda count: None,
 ) -> dict[str, str]:
     """Run what is missing, and return the reason of each cell that failed."""
     # What cannot be run, a damaged file or another process in the folder is an error before
@@ -69,6 +71,7 @@ def run_sweep(
     # and so many processes play the clients. ``command`` and ``file`` are for the report: how to
     # run the sweep again. ``shared`` is of a `pool` of so many workers that other sweeps use too.
     # ``where`` is what an error says first of what cannot be run, such as the name of a file.
+    # ``on_others(count)`` is called if the folder was described with runs that are none of these.
     refuse_other_results(folder, SWEEP)
     elsewhere = workers != 0 and cluster_address() is not None
     check = partial(check_cells, elsewhere=elsewhere, where=where)
@@ -129,6 +132,8 @@ def run_sweep(
         )
         files = cell_files(with_rates(sweep.cells(), tuned), folder / CELLS, where)
         todo = missing(files)  # before what is there is described as another sweep's
+        if others := _described(folder) - {path.name for path in files}:
+            on_others(len(others))
         again = {"command": command, "file": file}
         write_json_lines(folder / SWEEP, [_description(sweep, tuned, files) | again])
         return run_missing(files, todo)
@@ -239,6 +244,14 @@ def _errors_only() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+def _described(folder: Path) -> set[str]:
+    """Return the files of runs that a folder has and describes; none if that is damaged."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        named = json.loads((folder / SWEEP).read_text(encoding="utf-8"))["cells"]
+        return {path.name for path in (folder / CELLS).glob("*.jsonl")} & {*named}
+    return set()
 
 
 def _description(sweep: Sweep, tuned: list[Tuned], files: Mapping[Path, Cell]) -> dict[str, Any]:

@@ -138,6 +138,18 @@ def test_any_number_of_clients_is_divided(clients: int, tmp_path: Path) -> None:
     )
 
 
+def test_runs_of_another_comparison_in_its_folder_are_told_and_stay(tmp_path: Path) -> None:
+    (tmp_path / "cells").mkdir()
+    (tmp_path / "cells" / "other.jsonl").write_text("of other settings")
+    (tmp_path / "sweep.json").write_text('{"cells": ["other.jsonl", "missing.jsonl"]}\n')
+    few = ["--clients", "1", "--rounds", "1", "--seeds", "1", "--workers", "1"]
+    done = compare("uniform", *few, "--output", str(tmp_path))
+    told = f"Note: {tmp_path} has 1 run that this command does not ask for: kept, and left out"
+    assert told in done.output
+    assert len([*tmp_path.glob("cells/*")]) == 2
+    assert len(read_results(tmp_path).runs) == 1
+
+
 def test_a_report_of_no_folder_says_what_to_type(tmp_path: Path) -> None:
     there, absent = tmp_path / "here" / "compare", tmp_path / "here" / "comapre"
     done = CliRunner().invoke(app, ["report", str(absent)])
@@ -167,9 +179,9 @@ def test_a_report_of_no_folder_says_what_to_type(tmp_path: Path) -> None:
 @pytest.mark.minutes
 def test_it_is_killed_or_interrupted_leaves_nothing_running_and_goes_on(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from pncs_flower.simulations.cli import main; main()"]
-    command += ["compare", "pncs", "--seeds", "3", "--rounds", "30", "--output", str(tmp_path)]
+    command += ["compare", "pncs", "--seeds", "4", "--rounds", "30", "--output", str(tmp_path)]
     finished: dict[Path, bytes] = {}
-    for sent in (signal.SIGKILL, signal.SIGINT):
+    for sent in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM):
         begun = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -184,12 +196,14 @@ def test_it_is_killed_or_interrupted_leaves_nothing_running_and_goes_on(tmp_path
         if sent == signal.SIGKILL:
             begun.kill()  # it alone: its workers notice
         else:
-            os.killpg(begun.pid, sent)  # as a terminal does it
+            os.killpg(begun.pid, sent)  # as a terminal does it, or timeout
         told, _ = begun.communicate(timeout=60)
-        if sent == signal.SIGINT:
-            assert begun.returncode == 130
-            assert "Stopped. The same command goes on from here." in told
-            assert "3 runs, of which 1 is there" in told
+        if sent != signal.SIGKILL:
+            assert begun.returncode == 128 + sent
+            assert told.endswith("\nStopped. The same command goes on from here.\n")
+            there = {signal.SIGINT: "1 is", signal.SIGTERM: "2 are"}[sent]
+            assert f"4 runs, of which {there} there" in told
+            assert not (tmp_path / "failed").exists()
         # The system takes a moment to take note that the last of them has ended.
         with contextlib.suppress(ProcessLookupError):
             for _ in range(200):
@@ -198,6 +212,6 @@ def test_it_is_killed_or_interrupted_leaves_nothing_running_and_goes_on(tmp_path
             raise AssertionError("processes are left after ten seconds")
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
-    assert "3 runs, of which " in done.stdout
-    assert len([*tmp_path.glob("cells/*")]) == 3
+    assert "4 runs, of which 3 are there" in done.stdout
+    assert len([*tmp_path.glob("cells/*")]) == 4
     assert {path: path.read_bytes() for path in finished} == finished

@@ -50,7 +50,7 @@ def test_orphans_are_found_and_stopped(command: str) -> None:
 
 
 INTERRUPTED = """
-import os, signal, sys
+import os, signal, sys, time
 from pncs_flower.simulations.machine.signals import exit_on_signals
 with exit_on_signals():
     try:
@@ -70,6 +70,14 @@ def test_exit_code_is_the_signals_whatever_a_library_makes_of_it(
 ) -> None:
     command = [sys.executable, "-c", INTERRUPTED, str(int(number)), library]
     assert subprocess.run(command, timeout=60, check=False).returncode == 128 + number
+
+
+def test_the_second_of_two_signals_ends_at_once_unless_it_is_the_first_sent_twice() -> None:
+    again = "os.kill(os.getpid(), signal.SIGTERM); print('once', flush=True); time.sleep(1.1)"
+    library = f"{again}; os.kill(os.getpid(), signal.SIGINT); print('never', flush=True)"
+    command = [sys.executable, "-c", INTERRUPTED, str(int(signal.SIGTERM)), library]
+    done = subprocess.run(command, timeout=60, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (128 + signal.SIGINT, "once\n")
 
 
 RUN = """

@@ -157,6 +157,11 @@ def test_run_that_did_nothing_yet_is_begun_again_and_no_other_in_its_folder(tmp_
     assert output_path(same) == tmp_path.resolve()
     with pytest.raises(FileExistsError, match="holds a run already"):
         output_path(other)
+    (tmp_path / "swept").mkdir()
+    (tmp_path / "swept" / "sweep.json").touch()
+    with pytest.raises(FileExistsError, match="holds the runs of a sweep already: give another --"):
+        output_path(config(output_dir=str(tmp_path / "swept")))
+    assert [each.name for each in (tmp_path / "swept").iterdir()] == ["sweep.json"]
 
 
 def test_command_refuses_to_go_on_with_what_would_change_the_result(tmp_path: Path) -> None:
