@@ -110,22 +110,23 @@ def _fork_others(channel: socket, serve: Serve) -> None:
     _compute_on_one_thread()
     gc.freeze()  # what is there already is not looked through, which would copy its memory
     children = set()
-    while order := channel.recv(1 + _BYTES):
-        number = int.from_bytes(order[1:])
-        if order[:1] == _START:
-            here, there = socketpair(AF_UNIX, SOCK_SEQPACKET)
-            pid = os.fork()
-            if not pid:
-                channel.close()
+    with contextlib.suppress(ConnectionError):  # nobody is there to take an answer either
+        while order := channel.recv(1 + _BYTES):
+            number = int.from_bytes(order[1:])
+            if order[:1] == _START:
+                here, there = socketpair(AF_UNIX, SOCK_SEQPACKET)
+                pid = os.fork()
+                if not pid:
+                    channel.close()
+                    here.close()
+                    _run_and_exit(lambda: _serve(serve, number, there))  # noqa: B023
+                there.close()
+                children.add(pid)
+                send_fds(channel, [pid.to_bytes(_BYTES)], [here.fileno()])
                 here.close()
-                _run_and_exit(lambda: _serve(serve, number, there))  # noqa: B023
-            there.close()
-            children.add(pid)
-            send_fds(channel, [pid.to_bytes(_BYTES)], [here.fileno()])
-            here.close()
-        else:
-            children.discard(number)
-            channel.send(_kill(number).to_bytes(_BYTES))
+            else:
+                children.discard(number)
+                channel.send(_kill(number).to_bytes(_BYTES))
     for pid in children:
         _kill(pid)
 
