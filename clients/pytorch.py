@@ -142,6 +142,8 @@ def _reproducibly(
 
 def _on(device: torch.device, model: nn.Module) -> nn.Module:
     """Move a model, unless all of it is there: to look takes less than to have nothing moved."""
+    if device.type == "cpu" and not torch.cuda.is_initialized():  # nothing has moved it yet
+        return model
     values = chain(model.parameters(), model.buffers())
     return model if all(value.device == device for value in values) else model.to(device)
 

@@ -26,6 +26,7 @@ class Model:
     def __init__(self, weights: ArrayRecord, base: Strategy) -> None:
         self.weights = weights
         self.forms = {name: _form(name, array) for name, array in weights.items()}
+        self._dtypes = {name: str(dtype) for name, (dtype, _) in self.forms.items()}
         # Bytes of a model that is nothing else, where the base strategy takes no mean of them.
         *_, inner = unwrap(base)
         joins = type(inner).aggregate_train is not FedAvg.aggregate_train
@@ -90,7 +91,7 @@ class Model:
         if self._of_trees:
             _check_trees(values.tobytes())
         # What it says of itself may be wrong: Flower leaves it out of what a `client_fn` returns.
-        described = array.dtype == str(dtype) and tuple(array.shape) == values.shape
+        described = array.dtype == self._dtypes[name] and tuple(array.shape) == values.shape
         if not described or values.dtype != dtype:
             array = Array(values.astype(dtype))
         return CheckedArray(array)
