@@ -15,6 +15,7 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from pncs_flower.messages.arrays import read_array
 from pncs_flower.messages.records import make_array, make_record
 from pncs_flower.protocol import LOSS, MAX_EXAMPLES, NUM_EXAMPLES
 from pncs_flower.randomness import derive_seed
@@ -151,8 +152,8 @@ def _on(device: torch.device, model: nn.Module) -> nn.Module:
 def _number(message: Message, name: str) -> int:
     """Return an entry of the message's config; 0 if it is not there."""
     records = message.content.values()
-    config = next((r for r in records if isinstance(r, ConfigRecord)), ConfigRecord())
-    return int(str(config.get(name, 0)))
+    config = next((r for r in records if isinstance(r, ConfigRecord)), None)
+    return 0 if config is None else int(str(config.get(name, 0)))
 
 
 def _record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
@@ -191,5 +192,8 @@ class _LastParsed:
         )
         if not known:
             self._arrays = [weakref.ref(array) for array in arrays.values()]
-            self._state = arrays.to_torch_state_dict()
+            # As Flower does, which has NumPy parse the header anew each time.
+            self._state = {
+                name: torch.from_numpy(read_array(array).copy()) for name, array in arrays.items()
+            }
         return self._state

@@ -53,8 +53,9 @@ def share_layers(
     # The weighted mean over all clients that a base strategy takes is then that of the chosen,
     # whatever it does afterwards. Returned are notes on layers of which no chosen client
     # delivered.
-    notes = []
-    arrays_of = choose_layers(model, [*by_layer]) if by_layer else {}
+    if not by_layer:
+        return []
+    notes, arrays_of = [], choose_layers(model, [*by_layer])
     sent = {client: next(iter(of_kind(c, ArrayRecord).values())) for client, c in updates.items()}
     for layer, chosen in by_layer.items():
         members = [client for client in updates if client in chosen]

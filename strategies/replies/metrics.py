@@ -9,6 +9,7 @@ have what it likes: the base strategy is given those that most of them report.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from logging import WARNING
 from typing import Any, Literal
 
@@ -121,8 +122,12 @@ class ReplyMetrics:
             return []
         names = _rename(contents, self.layout)
         found = {client: _entries(content) for client, content in contents.items()}
-        usual = self._usual(found)
+        forms = [[(*key, _form(value)) for key, value in row.items()] for row in found.values()]
+        usual = self._usual(forms)
         self.layout = (*names, *usual)
+        values = (value for row in found.values() for value in row.values())
+        if all(own == usual for own in forms) and all(map(_is_finite, values)):
+            return []  # as nearly always, they are alike
         weights = np.array(list(self.weights(contents).values()))
         alike: dict[str, dict[str, Any]] = {
             client: {name: {} for name in of_kind(content, MetricRecord)}
@@ -149,15 +154,13 @@ class ReplyMetrics:
                     content[name] = MetricRecord(values)
         return self._told_once(told)
 
-    def _usual(self, found: Mapping[str, Mapping[tuple[str, str], object]]) -> list[Metric]:
+    def _usual(self, forms: Sequence[Sequence[Metric]]) -> list[Metric]:
         """Return the metrics that most report, each with the form that it has with most."""
-        votes = Counter(
-            (*key, _form(value)) for row in found.values() for key, value in row.items()
-        )
+        votes = Counter(chain.from_iterable(forms))
         return [
             metric
             for metric, count in votes.items()
-            if 2 * count > len(found) or (2 * count == len(found) and metric in self.layout)
+            if 2 * count > len(forms) or (2 * count == len(forms) and metric in self.layout)
         ]
 
     def _told_once(self, cases: Mapping[str, Sequence[str]]) -> list[str]:
@@ -216,8 +219,8 @@ def _complete(column: list[object], form: Form, weights: np.ndarray) -> list[obj
     if form == _NUMBER:
         full = [row[0] for row in full]
     return [
-        new if old is None or not all(map(math.isfinite, row)) else old
-        for old, row, new in zip(column, rows, full, strict=True)
+        old if old is not None and _is_finite(old) else new
+        for old, new in zip(column, full, strict=True)
     ]
 
 
@@ -232,6 +235,10 @@ def _singles(content: RecordDict) -> dict[str, float]:
         for name, value in metrics.items()
         if not isinstance(value, list)
     }
+
+
+def _is_finite(value: object) -> bool:
+    return all(map(math.isfinite, _floats(value)))
 
 
 def _floats(value: Any) -> list[float]:
