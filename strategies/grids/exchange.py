@@ -74,15 +74,18 @@ def expire(messages: Iterable[Message], seconds: float) -> None:
 def content_bytes(content: RecordDict) -> int:
     """Return the bytes of all names and values in a content's records, without framing."""
     # Flower's count_bytes raises on an empty text.
-    entries = (entry for record in content.values() for entry in record.items())
-    return sum(_bytes(name) + _bytes(value) for name, value in entries)
+    size = 0
+    for record in content.values():
+        for name, value in record.items():
+            size += _bytes(name) + _bytes(value)
+    return size
 
 
 def _bytes(value: object) -> int:
+    if isinstance(value, str):  # half a pair of surrogates is no reason to end a run
+        return len(value if value.isascii() else value.encode("utf-8", "surrogatepass"))
     if isinstance(value, Array):
         return len(value.data)
-    if isinstance(value, str):  # half a pair of surrogates is no reason to end a run
-        return len(value.encode("utf-8", "surrogatepass"))
     if isinstance(value, bytes):
         return len(value)
     if isinstance(value, list):
