@@ -124,7 +124,7 @@ def test_a_whole_run_with_a_worker_for_each_gpu(
     monkeypatch.setattr("pncs_flower.clients.pytorch.choose_device", on_cpu)
     monkeypatch.setattr("pncs_flower.simulations.run.training.choose_device", choose_cpu)
     config = replace(CONFIG, output_dir=str(tmp_path / "run"))
-    engines.run_in_process(config, 4, None)
+    engines.run_in_process(config, 4, {})
     assert "4 clients, in 2 worker processes" in capsys.readouterr().out
     assert not any(row["rejected"] for row in read_rounds(tmp_path / "run"))
     assert {*wanted.read_text().splitlines()} == {"cuda 0", "cuda 1"}
