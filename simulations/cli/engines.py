@@ -158,7 +158,7 @@ def run_on_ray(config: "Config", clients: int, place: Mapping[str, Any]) -> None
 
 
 def run_in_process(config: "Config", clients: int, place: Mapping[str, Any]) -> None:
-    """Run on this machine, in so many worker processes; None: as many as are of use."""
+    """Run on this machine, in as many worker processes as its place says, or as are of use."""
     from pncs_flower.clients.device import choose_device
 
     from ..client_app import app as client_app

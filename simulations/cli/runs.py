@@ -71,10 +71,9 @@ def carry_out(
                 out.print(f"{last - start:.0f} s: {done} of {total} runs")
 
         def tell_others(count: int) -> None:
-            err.print(
-                f"Note: {folder} has {counted(count, 'run')} that this command does not ask for: "
-                "kept, and left out of the report",
-                soft_wrap=True,
+            note(
+                f"{folder} has {counted(count, 'run')} that this command does not ask for: kept, "
+                "and left out of the report"
             )
 
         failures = run_sweep(
