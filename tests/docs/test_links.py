@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
-    *sorted((ROOT / "examples").glob("*/README.md")),
+    *sorted((ROOT / "examples").rglob("README.md")),
     ROOT / "simulations" / "README.md",
 ]
 
