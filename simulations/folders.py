@@ -3,6 +3,8 @@
 from difflib import get_close_matches
 from pathlib import Path
 
+from pncs_flower.plain_text import first_of
+
 SUMMARY = "summary.json"
 """Of a run: what came out; there once it is done."""
 
@@ -14,6 +16,42 @@ BOARD = "board.json"
 
 REPORT = "report.html"
 """Of a sweep, a board or a study: the page that a person reads."""
+
+SETTINGS = "config.toml"
+"""Of a run: with which settings it began."""
+
+OBSERVATIONS = "observations"
+"""Of a study: the folder of what was observed."""
+
+WRITTEN = {
+    SETTINGS: (SUMMARY, "weights.npz", "rounds.png", "round.png"),
+    SWEEP: (
+        REPORT,
+        *(f"{name}.csv" for name in ("runs", "rounds", "reached", "tests")),
+        *(f"{name}.png" for name in ("side-by-side", "rounds", "time", "bytes", "upload")),
+        *(f"{name}.png" for name in ("choices", "similarities")),
+    ),
+    BOARD: (REPORT, *(f"leaderboard.{kind}" for kind in ("md", "svg", "csv"))),
+    OBSERVATIONS: (REPORT, "table1.csv", "iterations.png"),
+}
+"""By what a folder of results is known: which files are written over there without asking."""
+
+
+def refuse_to_write_over(folder: Path, own: str) -> None:
+    """Refuse a folder that is not known by ``own``, where somebody's files would be lost."""
+    if (folder / own).exists():
+        return
+    lost = [name for name in (*WRITTEN[own], "lock") if _has_content(folder / name)]
+    if lost:
+        raise FileExistsError(
+            f"{folder} has a {first_of(lost, 4)} of something else, which would be written over: "
+            "give another --output, such as a new folder, or move what is there"
+        )
+
+
+def _has_content(path: Path) -> bool:
+    # An empty file loses nothing, and the lock that an earlier try has left is one.
+    return path.is_dir() or (path.is_file() and path.stat().st_size > 0)
 
 
 def check_folder(folder: Path, *marks: str, maker: str) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pncs_flower.plain_text import counted
 
 from ..choices import Scalar, default_run_config
+from ..folders import SETTINGS
 from .console import err, out, progress_bar
 
 if TYPE_CHECKING:
@@ -263,7 +264,7 @@ def _kind(error: Exception, output: Path) -> str:
 
 def _how_to_go_on(config: "Config", output: Path, place: Mapping[str, Scalar]) -> str:
     from ..run.folder import is_done
-    from ..run.settings import SETTINGS, read_settings
+    from ..run.settings import read_settings
 
     if is_done(output, config.num_rounds):
         return f"All its rounds are done: {shlex.join(['pncs', 'report', str(output)])}"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ..choices import APP_DIRECTORY, CHOICES, Scalar, nearest
-from ..folders import BOARD, SUMMARY, SWEEP, check_folder, near_folder
+from ..folders import BOARD, OBSERVATIONS, SETTINGS, SUMMARY, SWEEP, check_folder, near_folder
 from .board import BOARDS, carry_out_board, file_of, refuse_for_board, show_board
 from .console import err, out, parse_setting, progress_bar, said_plainly
 from .given import given_command
@@ -272,7 +272,7 @@ def _run_table1(
     with progress("pairs", thread=False) as (bar, task):
         observed = run_study(
             study,
-            folder / "observations",
+            folder / OBSERVATIONS,
             workers,
             lambda done, total: bar.update(task, completed=done, total=total, refresh=True),
         )
@@ -287,7 +287,6 @@ def _draw_run(folder: Path, round: int | None) -> None:
     from ..report.picture_of_round import draw_round
     from ..report.picture_of_run import draw_rounds
     from ..run.folder import ROUNDS, read_rounds
-    from ..run.settings import SETTINGS
 
     if not (folder / SETTINGS).is_file():
         raise FileNotFoundError(f"{folder} has no {SETTINGS}, which its run wrote: put it back")

@@ -15,8 +15,8 @@ from matplotlib.patches import Patch
 from pncs_flower.plain_text import counted
 from pncs_flower.protocol import client_order
 
+from ..folders import SETTINGS
 from ..run.folder import read_rounds
-from ..run.settings import SETTINGS
 from ..toml_file import read_toml
 from . import figures
 from .of_run import ROUND_PICTURE

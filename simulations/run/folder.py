@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pncs_flower.files import held, replacing, write_whole
 
 from ..config import Config
-from ..folders import BOARD, SUMMARY, SWEEP
+from ..folders import BOARD, SETTINGS, SUMMARY, SWEEP, refuse_to_write_over
 from ..scores import SCORES, score_of
 from .settings import keep_settings, read_settings, refuse_other_settings
 
@@ -58,6 +58,7 @@ def output_path(config: Config) -> Path:
         if is_done(path, config.num_rounds):
             go_on = ""
         raise FileExistsError(f"{path} holds a run already: give another --output{go_on}")
+    refuse_to_write_over(path, SETTINGS)
     return path
 
 

@@ -10,10 +10,8 @@ from pncs_flower.files import write_whole
 from pncs_flower.plain_text import counted, first_of
 
 from ..config import Config, Scalar, default_run_config, format_toml
-from ..folders import check_folder, near_folder
+from ..folders import SETTINGS, check_folder, near_folder
 from ..toml_file import read_toml
-
-SETTINGS = "config.toml"  # in a run's folder
 
 CHANGEABLE = (
     "num-rounds",  # more of them are wanted

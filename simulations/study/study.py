@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pncs_flower.files import held
 
 from ..config import Config, Scalar, default_run_config
+from ..folders import OBSERVATIONS
 from ..sweep.cell import digest
 from ..sweep.failure import Failure
 from ..sweep.pool import Moved, pool
@@ -77,7 +78,7 @@ class Row:
 def check_study(study: Study, folder: Path) -> None:
     """Refuse what cannot be run, or written to a folder, before anything is."""
     study.configs()
-    refuse_other_results(folder)
+    refuse_other_results(folder, OBSERVATIONS)
     make_folder(folder)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from ..folders import BOARD, REPORT, SWEEP, check_folder, near_folder
+from ..folders import BOARD, SWEEP, check_folder, near_folder, refuse_to_write_over
 from ..run.folder import ROUNDS
 from ..scores import SCORES, score_name
 from ..validation import Text, read_description
@@ -109,18 +109,14 @@ class SweepResults:
         return ": ".join(filter(None, (self.label(panel), line)))
 
 
-def refuse_other_results(folder: Path, own: str = "") -> None:
-    """Refuse a folder for results that is a file, or holds other results or somebody's page."""
+def refuse_other_results(folder: Path, own: str) -> None:
+    """Refuse a folder for results that is a file, or holds other results or somebody's files."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, and results need a folder: give another --output")
     for mark, kind in {ROUNDS: "a single run", SWEEP: "a sweep", BOARD: "a board"}.items():
         if mark != own and (folder / mark).exists():
             raise ValueError(f"{folder} holds {kind} already: give another --output")
-    if own and (folder / REPORT).exists() and not (folder / own).exists():
-        raise ValueError(
-            f"{folder} has a {REPORT} of something else, which would be written over: give another "
-            "--output"
-        )
+    refuse_to_write_over(folder, own)
 
 
 def make_folder(folder: Path) -> None:

@@ -12,6 +12,7 @@ from pncs_flower.simulations.board.file import read_board, sweeps_of
 from pncs_flower.simulations.board.results import Queue
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.cli.board import file_of
+from pncs_flower.simulations.folders import BOARD, WRITTEN
 
 SMALL = """
 title = "A small <board>"
@@ -213,6 +214,8 @@ def test_the_page_and_its_twin_say_the_same(folder: Path) -> None:
     with (folder / "leaderboard.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 10
+    written = {path.name for path in folder.iterdir() if path.is_file()}
+    assert written - {BOARD, "lock"} == {*WRITTEN[BOARD]}
     for row in rows:
         end = f"{float(row['at the end']):.3f}"
         assert end in html

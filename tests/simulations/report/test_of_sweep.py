@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from pncs_flower.simulations.config import default_run_config
+from pncs_flower.simulations.folders import SWEEP, WRITTEN
 from pncs_flower.simulations.report import of_sweep
 from pncs_flower.simulations.report.of_sweep import write_report
 from pncs_flower.simulations.report.pictures_of_sweep import draw_curves
@@ -171,6 +172,7 @@ def test_the_page_fetches_nothing(path: Path) -> None:
     assert all(href.startswith("data:image/png;base64,") for href in embedded)
     beside = [href for href in page.values("href") if not href.startswith(("#", "data:"))]
     assert {"rounds.csv", "runs.csv", "tests.csv", "reached.csv", "bytes.png"} <= {*beside}
+    assert {each.name for each in path.parent.iterdir()} <= {*WRITTEN[SWEEP]}
     assert all((path.parent / name).is_file() for name in beside)
     assert "default-src 'none'" in page.of("meta")[3]["content"]
     assert "http" not in path.read_text(encoding="utf-8").replace("http-equiv", "")

@@ -11,11 +11,11 @@ from typer.testing import CliRunner, Result
 from pncs_flower.files import PARTIAL
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.config import CHOICES, Config, default_run_config
+from pncs_flower.simulations.folders import SETTINGS
 from pncs_flower.simulations.report import of_run
 from pncs_flower.simulations.run.folder import open_run, output_path
 from pncs_flower.simulations.run.settings import (
     CHANGEABLE,
-    SETTINGS,
     keep_settings,
     read_settings,
     refuse_other_settings,
