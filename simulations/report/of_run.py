@@ -20,6 +20,14 @@ PICTURE, ROUND_PICTURE = "rounds.png", "round.png"
 _MAX_ROWS = 12
 _SHOWN = 4  # clients in a row of the table
 
+_MEANINGS = {
+    "cooling down": "clients that rest for some rounds after their turn, and are not chosen",
+    "left over": "the part of the mean of all clients that the round did not apply",
+    "similarity": "how alike the updates of the chosen are, from pair to pair, on average",
+    "simulated": "seconds that the round would have taken on the clients' devices",
+}
+"""Of what a column is, where its heading alone does not tell."""
+
 
 def round_line(row: Mapping[str, Any], num_rounds: int) -> str:
     """Return one line about a round, and one more for everything out of the ordinary."""
@@ -88,6 +96,8 @@ def final_table(path: Path) -> Table:
         table.add_column(heading, justify="left" if names else "right")
     for row in rows[-_MAX_ROWS:]:
         table.add_row(*(cell(row) for cell in shown.values()))
+    meanings = [f"{key}: {words}" for key, words in _MEANINGS.items() if key in shown]
+    table.caption = "\n".join([*meanings, str(table.caption)])
     return table
 
 
@@ -100,8 +110,12 @@ def served_lines(summary: Mapping[str, Any]) -> list[str]:
     if lost > never:
         turns.append(f"{lost} never in the model")
     turns.append(f"longest wait {counted(summary['longest-wait'], 'round')}")
-    turns.append(f"Gini {summary['gini']:.2f}, Jain {summary['jain']:.2f}")
-    lines = ["; ".join(turns)]
+    lines = [
+        "; ".join(turns),
+        f"Jain's fairness index of how often each client delivered (1: all alike): "
+        f"{summary['jain']:.2f}",
+        f"Gini's coefficient of the same (0: all alike): {summary['gini']:.2f}",
+    ]
     known = {c: a for c, a in enumerate(summary["accuracy-by-class"]) if a is not None}
     if summary["worst-tenth-accuracy"] is not None and known:
         best, worst = max(known, key=known.__getitem__), min(known, key=known.__getitem__)

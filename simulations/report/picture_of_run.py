@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from pncs_flower.plain_text import counted
 from pncs_flower.protocol import client_order
 
+from ..folders import SETTINGS
 from ..run.folder import read_rounds, read_summary
-from ..run.settings import SETTINGS
 from ..scores import ACCURACY, SCORES, score_name, score_of
 from ..toml_file import read_toml
 from . import figures
@@ -23,11 +23,18 @@ from .of_run import PICTURE
 from .units import SECONDS, unit_for
 
 # By the state of a client.
-_STATES = ("free", "cooling down", "chosen", "chosen, but delivered nothing", "not there")
+_STATES = (
+    "free",
+    "rests after its turn (cooling down)",
+    "chosen",
+    "chosen, but delivered nothing",
+    "not there",
+)
 _COLOURS = (figures.PALE, "#b9d7ec", figures.COLOURS[0], figures.COLOURS[2], "white")
 _BY_LABELS = figures.COLOURS[1]  # accuracies of clients
 _FREE, _COOLING, _CHOSEN, _LOST, _AWAY = range(5)
 
+_LABEL = 0.07  # of an accuracy: the height of a label
 _STRIP = 1.3  # inches, beside the rounds
 _MAX_LABELS = 30
 _LABEL_STEPS = [m * 10**e for e in range(9) for m in (1, 2, 5)]
@@ -105,7 +112,9 @@ def _draw_score(axes: Axes, rows: Sequence[Mapping[str, Any]], scores: NDArray[n
     if len(worst) == len(rows):
         axes.plot(rounds[1:], worst, color=_BY_LABELS, linewidth=1.4)
         words = f"  {worst[-1]:.3f} worst tenth"
-        text = axes.text(rounds[-1], worst[-1], words, va="center", fontsize=9)
+        # Not on the axis, nor on the label of all examples.
+        place = max(min(worst[-1], np.nan_to_num(scores[-1], nan=1.0) - _LABEL), _LABEL / 2)
+        text = axes.text(rounds[-1], place, words, va="center", fontsize=9)
         text.set_in_layout(False)  # there is room above the strips
     axes.plot(rounds, scores, color=figures.COLOURS[0], linewidth=1.8, marker="o", markersize=3)
     if np.isfinite(scores[-1]):
