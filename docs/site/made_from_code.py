@@ -62,8 +62,9 @@ def command_help(name: str, command: click.Command) -> list[str]:
     rows = []
     for each in command.params:
         if isinstance(each, click.Option) and not each.hidden:
-            kind = "" if each.is_flag else f" {each.make_metavar(context)}"
-            written = f"`{', '.join([*each.opts, *each.secondary_opts])}{kind}`"
+            # Apart, so that a narrow table has one below the other.
+            kind = "" if each.is_flag else f" `{each.make_metavar(context)}`"
+            written = f"`{', '.join([*each.opts, *each.secondary_opts])}`{kind}"
             rows.append(
                 f"| {written.replace('|', chr(92) + '|')} | {_cell(_plain(each.help or ''))} |"
             )
