@@ -26,7 +26,7 @@ class Tuned:
     panel: str
     line: str
     lr: float
-    # By rate, the mean over the last rounds and over seeds, of which one that failed counts as 0.
+    # By rate, the mean over the last rounds and over seeds; one that failed counts as the least.
     accuracies: Mapping[str, float]
 
 

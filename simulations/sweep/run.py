@@ -25,7 +25,7 @@ from ..machine.surroundings import cluster_address
 from ..run.early_stopping import LAST
 from ..run.folder import read_rounds, read_summary
 from ..run.preflight import check_device, check_run
-from ..scores import score_name
+from ..scores import ACCURACY, LEAST, score_name
 from ..task import inputs_fingerprint, load_inputs
 from ..validation import in_plain_words, naming_what_wants
 from .cell import CELLS, Cell, Run, read_cell, write_cell
@@ -155,9 +155,11 @@ def tuning_cells(sweep: Sweep) -> list[Cell]:
 def choose_rates(outcomes: Iterable[tuple[Cell, Sequence[Mapping[str, Any]]]]) -> list[Tuned]:
     """Return the best rate of each panel and line, the smallest of equals; no rounds: it failed."""
     found: dict[tuple[str, str], dict[float, list[list[float]]]] = {}
+    name = ACCURACY  # the same of all runs
     for cell, rounds in outcomes:
         by_rate = found.setdefault((cell.panel, cell.line), {})
-        last = [float(row[score_name(row)]) for row in rounds[-LAST:]]
+        name = score_name(rounds[-1]) if rounds else name
+        last = [float(row[name]) for row in rounds[-LAST:]]
         by_rate.setdefault(float(cell.settings["lr"]), []).append(last)
     chosen = []
     for line, by_rate in found.items():
@@ -167,7 +169,7 @@ def choose_rates(outcomes: Iterable[tuple[Cell, Sequence[Mapping[str, Any]]]]) -
                 f"smaller ones in [tune]; their tracebacks are in the folder {FAILED}"
             )
         means = {
-            rate: sum(sum(last) / len(last) if last else 0.0 for last in runs) / len(runs)
+            rate: sum(sum(last) / len(last) if last else LEAST[name] for last in runs) / len(runs)
             for rate, runs in sorted(by_rate.items())
         }
         best = max(means, key=means.__getitem__)  # the first of equals, so the smallest

@@ -74,6 +74,15 @@ def test_the_best_mean_over_seeds_of_the_last_five_rounds_is_chosen() -> None:
     assert chosen[0].accuracies == pytest.approx({"0.1": 0.4, "1": 0.3})
 
 
+def test_a_run_that_failed_counts_as_the_worst_score_that_there_is() -> None:
+    first = tuning_cells(SWEEP)[0]
+    low, high = (replace(first, settings={**first.settings, "lr": lr}) for lr in (0.1, 1.0))
+    # R² goes below 0, where a rate that learns slowly still is after a few rounds.
+    (chosen,) = choose_rates([(high, []), (low, [{"r2": -0.2}])])
+    assert chosen.lr == 0.1
+    assert chosen.accuracies == {"0.1": -0.2, "1": -1.0}
+
+
 def test_of_equal_rates_the_smallest_is_chosen() -> None:
     first = tuning_cells(SWEEP)[0]
     high, low = (replace(first, settings={**first.settings, "lr": lr}) for lr in (1.0, 0.1))
