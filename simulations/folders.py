@@ -1,5 +1,6 @@
 """By which file a folder of results is known, and which was meant by one that is not there."""
 
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -70,16 +71,16 @@ def near_folder(wrong: Path, *marks: str) -> str:
     Only those that have a file of one of some names; empty if there is none.
     """
     parents = {wrong, wrong.parent, wrong.parent / "runs"}
-    there = [
-        each
-        for parent in parents
-        if parent.is_dir()
-        for each in parent.iterdir()
-        if each != wrong and any((each / mark).is_file() for mark in marks)
-    ]
+    changed: dict[Path, float] = {}
+    for parent in parents:
+        with suppress(OSError):  # there is none, or it may not be looked into
+            for each in parent.iterdir():
+                with suppress(OSError):  # a stranger's, or gone meanwhile
+                    if each != wrong and any((each / mark).is_file() for mark in marks):
+                        changed[each] = each.stat().st_mtime
+    there = sorted(changed, key=lambda each: (changed[each], each), reverse=True)
     if not there:
         return ""
-    there.sort(key=lambda each: (each.stat().st_mtime, each), reverse=True)
     near = get_close_matches(wrong.name, [each.name for each in there], n=1)
     if near:
         return f"; did you mean {next(each for each in there if each.name == near[0])}?"

@@ -152,15 +152,14 @@ def follow_rounds(path: Path) -> Callable[[], list[dict[str, Any]]]:
 def read_rounds(path: Path) -> list[dict[str, Any]]:
     """Return the rounds in a run's folder, without a line that is still being written."""
     try:
-        text = (path / ROUNDS).read_text(encoding="utf-8")
+        content = (path / ROUNDS).read_bytes()
     except FileNotFoundError:
         return []
     rows: list[dict[str, Any]] = []
-    for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), start=1):
-        try:
+    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
+        row = None
+        with suppress(ValueError):
             row = json.loads(line)
-        except ValueError:
-            row = None
         if not isinstance(row, dict) or not (row.keys() >= _KEYS and row.keys() & SCORES.keys()):
             raise ValueError(f"line {number} of {path / ROUNDS} is no round of a run: remove it")
         if rows and "clients" in row and row["clients"] == rows[-1].get("clients"):

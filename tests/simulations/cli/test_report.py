@@ -14,6 +14,10 @@ SUMMARY = json.dumps({"rounds": 1})
 @pytest.mark.parametrize(
     ("files", "told"),
     [
+        (
+            {"summary.json": SUMMARY, "config.toml": "", "rounds.jsonl": b"\xff\x00\n"},
+            "rounds.jsonl is no round of a run: remove it",
+        ),
         ({"summary.json": SUMMARY}, "has no config.toml, which its run wrote: put it back"),
         ({"summary.json": SUMMARY, "config.toml": ""}, "has no round in rounds.jsonl"),
         ({"summary.json": SUMMARY, "rounds.jsonl": "x\n"}, "has no config.toml"),
@@ -26,13 +30,35 @@ SUMMARY = json.dumps({"rounds": 1})
         ({"notes.txt": ""}, "has no sweep.json, board.json or summary.json: give the folder of"),
     ],
 )
-def test_a_damaged_folder_is_named(files: dict[str, str], told: str, tmp_path: Path) -> None:
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
+def test_a_damaged_folder_is_named(
+    files: dict[str, str | bytes], told: str, tmp_path: Path
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
     done = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert done.exit_code == 1
     assert told in done.output
     assert "--traceback" not in done.output
+
+
+def test_a_folder_that_is_not_there_is_told_though_others_may_not_be_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "private").mkdir()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "sweep.json").touch()
+    look = Path.is_file
+
+    def refuse(path: Path) -> bool:  # as for anybody but root, who may run tests
+        if path.parent.name == "private":
+            raise PermissionError(13, "Permission denied", str(path))
+        return look(path)
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    done = CliRunner().invoke(app, ["report", str(tmp_path / "mien")], env={"COLUMNS": "1000"})
+    assert (
+        f"there is no folder {tmp_path / 'mien'}; did you mean {tmp_path / 'mine'}?" in done.output
+    )
 
 
 @pytest.mark.parametrize("summary", ["", "[]", "{}"])
