@@ -49,9 +49,16 @@ class LocalTraining:
         return cls(
             lr=float(config.get("lr", cls.lr)),
             momentum=float(config.get("momentum", cls.momentum)),
-            local_epochs=int(config.get("local-epochs", cls.local_epochs)),
-            batch_size=int(config.get("batch-size", cls.batch_size)),
+            local_epochs=_whole("local-epochs", config.get("local-epochs", cls.local_epochs)),
+            batch_size=_whole("batch-size", config.get("batch-size", cls.batch_size)),
         )
+
+
+def _whole(name: str, value: bool | int | float | str | bytes) -> int:
+    """Return a setting that is a whole number: half an epoch is not to become none."""
+    if not float(value).is_integer():
+        raise ValueError(f"{name} is {value!r}, but must be a whole number")
+    return int(value)
 
 
 def local_sgd(

@@ -212,6 +212,13 @@ def test_setting_out_of_range(options, message):
         LocalTraining(**options)
 
 
+@pytest.mark.parametrize("name", ["batch-size", "local-epochs"])
+def test_part_of_an_epoch_or_of_an_example_is_refused_and_not_rounded(name):
+    context = SimpleNamespace(run_config={name: 1.5})
+    with pytest.raises(ValueError, match=f"{name} is 1.5, but must be a whole number"):
+        LocalTraining.from_context(context)
+
+
 PASSES = {
     "steps on all": lambda model, some: local_sgd(model, some, LocalTraining(0.1, 0, 2, 0), seed=1),
     "steps on batches": lambda model, some: local_sgd(model, some, LocalTraining(0.1), seed=1),
