@@ -52,8 +52,9 @@ def _read_idx(path: Path) -> NDArray[np.uint8]:
             raise ValueError(f"{path} is damaged or cut off: fetch it again ({error})") from None
     dimensions = raw[3] if len(raw) > 3 and raw[:3] == b"\x00\x00\x08" else 0
     header = 4 + 4 * dimensions
-    shape = np.frombuffer(raw[4:header], dtype=">u4").astype(np.int64)
-    if not dimensions or len(raw) - header != shape.prod():
+    whole = dimensions > 0 and len(raw) >= header
+    shape = np.frombuffer(raw[4:header] if whole else b"", dtype=">u4").astype(np.int64)
+    if not whole or len(raw) - header != shape.prod():
         raise ValueError(f"{path} is not an IDX file of bytes, or is cut off: fetch it again")
     return np.frombuffer(raw, dtype=np.uint8, offset=header).reshape(shape)
 

@@ -192,7 +192,7 @@ def _open(root: Path, work: str) -> dict[str, Any]:
             found = datasets.load_from_disk(str(root))
         else:
             found = datasets.load_dataset(str(root), cache_dir=work)
-    except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
+    except (OSError, ValueError, LookupError, datasets.exceptions.DatasetsError) as error:
         raise ValueError(f"{root} cannot be read as a data set of the hub: {error}") from None
     finally:
         if not shown:

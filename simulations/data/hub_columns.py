@@ -41,6 +41,9 @@ def read_columns(parts: Mapping[str, Any], reading: Reading, title: str) -> Data
         raise ValueError(f"there is no part 'train', only {', '.join(parts)}")
     reading = _found(train.features, reading)
     tables = [train, *_test_part(parts, reading)]
+    for name, part in parts.items():
+        if not len(part) and any(part is table for table in tables):
+            raise ValueError(f"the part {name!r} has no examples")
     client = _column(train, reading.client) if reading.client else []
     owners: Labels | None = None
     if client:
@@ -62,6 +65,8 @@ def read_columns(parts: Mapping[str, Any], reading: Reading, title: str) -> Data
                     "characters and one to be guessed: set label-column, if they have labels"
                 )
         length = min(_LONGEST, max(len(text) for text in texts[0]))
+        if not length:
+            raise ValueError(f"the texts of the column {reading.input!r} are all empty")
         codes = _encoded(texts, length)
         inputs = codes if reading.label else [part[:, :-1] for part in codes]
     if reading.label:
@@ -177,7 +182,7 @@ def _images(tables: Sequence[Any], reading: Reading) -> list[NDArray[np.uint8]]:
     size = (reading.image_size,) * 2 if reading.image_size else None
     parts = []
     for table in tables:
-        part: NDArray[np.uint8] | None = None
+        part = np.empty(0, np.uint8)
         for place, example in enumerate(table.select_columns([reading.input])):
             image = example[reading.input]
             if image is None:
@@ -190,12 +195,10 @@ def _images(tables: Sequence[Any], reading: Reading) -> list[NDArray[np.uint8]]:
                     f"{first.width}x{first.height}: set image-size, to which all are resized"
                 )
             pixels = np.asarray(image)
-            if part is None:
+            if not place:
                 part = np.empty((len(table), *pixels.shape), np.uint8)
             part[place] = pixels
             tell("images", place + 1, len(table))
-        if part is None:
-            raise ValueError("a part has no examples")
         part = part[:, None] if mode == "L" else part.transpose(0, 3, 1, 2)
         parts.append(np.ascontiguousarray(part))
     return parts

@@ -93,7 +93,7 @@ def check_shares(
     """Refuse shares that no client can get, whatever the machines have."""
     if cpus_per_client < 1:
         raise ValueError(f"cpus-per-client = {cpus_per_client} must be at least 1")
-    if gpus_per_client < 0 or (gpus_per_client > 1 and gpus_per_client % 1):
+    if not gpus_per_client >= 0 or (gpus_per_client > 1 and gpus_per_client % 1):
         raise ValueError(
             f"gpus-per-client = {gpus_per_client} must be 0, a share of one GPU such as 0.25, or "
             "a whole number"

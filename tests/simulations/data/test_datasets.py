@@ -85,10 +85,11 @@ def test_missing_fashion_mnist_names_three_ways(tmp_path: Path) -> None:
         assert way in message
 
 
-def test_a_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [-1, 16, 6, 3, 0])
+def test_a_file_that_is_cut_off_is_refused(end: int, tmp_path: Path) -> None:
     write_fashion_mnist(tmp_path)
     images = tmp_path / "train-images-idx3-ubyte"
-    images.write_bytes(images.read_bytes()[:-1])
+    images.write_bytes(images.read_bytes()[:end])
     with pytest.raises(ValueError, match="train-images-idx3-ubyte is not an IDX file"):
         load_dataset("fashion-mnist", str(tmp_path))
 

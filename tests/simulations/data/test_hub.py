@@ -22,7 +22,7 @@ from pncs_flower.simulations.data.datasets import (
     find_dataset,
     load_dataset,
 )
-from pncs_flower.simulations.data.hub_columns import Reading
+from pncs_flower.simulations.data.hub_columns import Reading, read_columns
 from pncs_flower.simulations.run.in_process import InProcessGrid
 from pncs_flower.simulations.run.training import train
 from pncs_flower.simulations.sweep.sweep import Sweep
@@ -191,6 +191,7 @@ def test_a_folder_of_images_by_class_is_read(tmp_path: Path) -> None:
         ({"a": ["x", None], "label": [0, 1]}, {}, "'a' has no value in row 1, of 2"),
         ({"a": ["x"]}, {"client": "c"}, r"client-column = 'c', but the columns are a \(string\)"),
         ({"a": ["x"]}, {}, "no window of 80 characters"),
+        ({"a": ["", ""], "label": [0, 1]}, {}, "the texts of the column 'a' are all empty"),
         ({"a": ["x"] * 9, "label": [0] * 9}, {}, "9 examples are too few to hold back a tenth"),
     ],
 )
@@ -200,6 +201,19 @@ def test_what_cannot_be_read_names_the_columns(
     table(columns).to_parquet(tmp_path / "train.parquet")
     with pytest.raises(ValueError, match=problem):
         load_dataset("hf:odd", str(tmp_path), Reading(**reading))
+
+
+@pytest.mark.parametrize(("train", "test"), [(0, 2), (2, 0)])
+@pytest.mark.parametrize("image", [True, False])
+def test_a_part_without_examples_is_named(train: int, test: int, image: bool) -> None:
+    def rows(count: int) -> Any:
+        kind = datasets.Image() if image else datasets.Value("string")
+        values = pictures(count) if image else ["text"] * count
+        return table({"in": values, "label": [0] * count}, **{"in": kind})
+
+    parts = {"train": rows(train), "test": rows(test)}
+    with pytest.raises(ValueError, match=f"part '{'test' if train else 'train'}' has no examples"):
+        read_columns(parts, Reading(), "odd")
 
 
 def test_what_is_damaged_is_named(tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ def test_gpus_are_not_pretended_on_a_cluster() -> None:
         (9, 0.0, "cpus-per-client = 9, but this machine has 8 CPUs"),
         (1, -0.5, "gpus-per-client = -0.5 must be 0, a share"),
         (1, 1.5, "gpus-per-client = 1.5 must be 0, a share"),
+        (1, float("nan"), "gpus-per-client = nan must be 0, a share"),
     ],
 )
 def test_an_impossible_share_is_refused(cpus: int, gpus: float, message: str) -> None:
