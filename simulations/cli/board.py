@@ -8,7 +8,7 @@ from pncs_flower.plain_text import counted
 
 from ..choices import APP_DIRECTORY, Scalar
 from .console import note, out, progress_bar
-from .runs import carry_out
+from .runs import carry_out, drawing
 
 _FOLDER = APP_DIRECTORY / "boards"
 
@@ -78,7 +78,7 @@ def carry_out_board(
 
 def show_board(folder: Path) -> None:
     """Write the page of a board's folder, and show what fits in a terminal."""
-    with progress_bar("drawing"):
+    with drawing():
         from ..board.results import read_board_results
         from ..report.of_board import TWIN, write_board
 

@@ -1,13 +1,14 @@
 """`pncs compare`: rules side by side, a sweep that is given on the command line."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..choices import CHOICES, Scalar, default_run_config, is_rule, nearest
-from .console import err, parse_setting, progress_bar, said_plainly
+from .console import note, note_unused, parse_setting, said_plainly
 from .given import given_command
 from .options import (
     ALL,
@@ -116,17 +117,18 @@ def compare(
         )
         config = wanted.cells()[0].config
         if not rules:
-            err.print(
-                f"Note: no rule is given, so these are compared: {', '.join(FIRST)} (pncs rules "
-                "lists all)",
-                soft_wrap=True,
+            note(
+                f"no rule is given, so these are compared: {', '.join(FIRST)} (pncs rules lists "
+                "all)"
             )
-        for what, idle in unused_settings(config).items():
-            err.print(f"Note: {what} does not use {', '.join(idle)}", soft_wrap=True)
-        with progress_bar("starting"):  # PyTorch takes seconds
-            players = _players(config, wanted.clients, workers)
-        again = given_command()
-        failed = carry_out(wanted, output, workers=0, players=players, command=again)
+        note_unused(unused_settings(config))
+        failed = carry_out(
+            wanted,
+            output,
+            workers=0,
+            players=partial(_players, config, wanted.clients, workers),
+            command=given_command(),
+        )
         show_report(output)
     raise typer.Exit(1 if failed else 0)
 

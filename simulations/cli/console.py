@@ -7,7 +7,7 @@ import linecache
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from traceback import walk_tb
 from typing import Any
 
@@ -89,9 +89,16 @@ def progress_bar(
         yield bar, bar.add_task(what, total=total)
 
 
-def note(text: str) -> None:
-    """Tell a person what is no error, and may be of use to know."""
-    err.print(f"Note: {text}", soft_wrap=True)
+def note(text: str | None) -> None:
+    """Tell a person what is no error, and may be of use to know; None is nothing to tell."""
+    if text is not None:
+        err.print(f"Note: {text}", soft_wrap=True)
+
+
+def note_unused(unused: Mapping[str, Sequence[str]]) -> None:
+    """Tell which settings are given and not read, by what does not read them."""
+    for what, idle in unused.items():
+        note(f"{what} does not use {', '.join(idle)}")
 
 
 def show_tracebacks(wanted: bool) -> None:

@@ -1,7 +1,7 @@
 """Runs of a sweep, with a bar that says how far they are, and what to do about those that fail."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,34 +23,36 @@ def carry_out(
     wanted: "Sweep",
     folder: Path,
     workers: int | None,
-    players: int = 1,
+    players: Callable[[], int] = lambda: 1,
     *,
     command: str,
     file: str = "",
     shared: "RunJobs | None" = None,
     where: str = "",
 ) -> bool:
-    """Run a sweep, or what is missing of it, showing how far it is, and tell if a cell failed."""
+    """Run a sweep, or what is missing of it, showing how far it is, and tell if a cell failed.
+
+    ``players`` says how many processes play clients; it is asked once PyTorch is there.
+    """
+    out.print(f"{wanted.title}; results in {folder}", soft_wrap=True)
     for key, rules in wanted.left_out.items():
         note(f"{key} is left out where the rule has none: {', '.join(rules)}")
     with progress_bar("starting"):  # torch takes seconds, and a wrong file is told before
         from ..sweep.pool import pool
         from ..sweep.run import FAILED, run_sweep
 
+        many = players()
     start = last = time.perf_counter()
     # Where processes are forked there must be no thread, as that of a bar, beside.
     own = pool(workers, wanted.strategies, note) if shared is None else nullcontext(shared)
-    with own as run_jobs, progress("runs", thread=players == 1) as (bar, task):
+    with own as run_jobs, progress("runs", thread=many == 1) as (bar, task):
         runs = ("run", "runs")
         rates = ("run for the learning rates", "runs for the learning rates")
         parts = iter((rates, runs) if wanted.tune else (runs,))
-        over, titled = 0, False
+        over = 0
 
         def begin(done: int, total: int) -> None:
-            nonlocal over, titled
-            if not titled:  # only now is it certain that it can be run
-                bar.console.print(wanted.title, soft_wrap=True)
-                titled = True
+            nonlocal over
             over = done
             bar.update(task, completed=done, total=total, refresh=True)
             text = counted(total, *next(parts))
@@ -60,7 +62,7 @@ def carry_out(
         def show_round(cell: "Cell", row: Mapping[str, Any]) -> None:
             share = row["round"] / int(cell.settings["num-rounds"])
             line = f"{cell.line}, seed {cell.seed}"
-            bar.update(task, completed=over + share, description=line, refresh=players > 1)
+            bar.update(task, completed=over + share, description=line, refresh=many > 1)
 
         def show(cell: "Cell", done: int, total: int) -> None:
             nonlocal last, over
@@ -83,7 +85,7 @@ def carry_out(
             show,
             begin,
             on_round=show_round,
-            players=players,
+            players=many,
             command=command,
             file=file,
             shared=run_jobs,
@@ -109,6 +111,14 @@ def stoppable(then: str = "The same command goes on from here.") -> Iterator[Non
     except (KeyboardInterrupt, SystemExit):
         err.print(f"Stopped. {then}")
         raise
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Say that a report is drawn, which takes seconds, and on a busy machine many."""
+    out.print("Drawing the report ...")
+    with progress_bar("drawing"):
+        yield
 
 
 @contextmanager

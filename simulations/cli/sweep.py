@@ -11,10 +11,10 @@ import typer
 from ..choices import APP_DIRECTORY, CHOICES, Scalar, nearest
 from ..folders import BOARD, OBSERVATIONS, SETTINGS, SUMMARY, SWEEP, check_folder, near_folder
 from .board import BOARDS, carry_out_board, file_of, refuse_for_board, show_board
-from .console import err, out, parse_setting, progress_bar, said_plainly
+from .console import note, out, parse_setting, said_plainly
 from .given import given_command
 from .options import PATH, complete_setting, names
-from .runs import carry_out, progress, stoppable
+from .runs import carry_out, drawing, progress, stoppable
 
 EXPERIMENTS = APP_DIRECTORY / "experiments"
 """The sweeps of the paper's tables and figures."""
@@ -218,7 +218,7 @@ def _run(
     unused = [unused_settings(cell.config) for cell in wanted.cells()]
     for key in changes:
         if all(any(key in names for names in each.values()) for each in unused):
-            err.print(f"Note: no run uses {key}")
+            note(f"no run uses {key}")
     # A sweep of the package is there wherever the package is.
     text = "" if file.parent == EXPERIMENTS else file.read_text(encoding="utf-8-sig")
     again, where = given_command(name=file.stem), f"{file}: " if text else ""
@@ -302,7 +302,7 @@ def show_report(folder: Path) -> None:
     from ..sweep.results import read_results
 
     results = read_results(folder)
-    with progress_bar("drawing"):  # which takes seconds
+    with drawing():
         from ..report.of_sweep import write_report
         from ..report.pictures_of_sweep import draw_both
         from ..report.side_by_side import PICTURE, courses, side_by_side

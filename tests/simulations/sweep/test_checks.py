@@ -171,7 +171,7 @@ def report_of(text: str, folder: Path) -> str:
     command = ["sweep", "--workers", "0", "--output", str(folder / "out"), str(file)]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
-    assert done.output.startswith("a [/b] [red] title\n")
+    assert done.output.startswith("a [/b] [red] title; results in ")
     return (folder / "out" / "report.html").read_text()
 
 
@@ -251,7 +251,7 @@ def test_a_sweep_that_is_stopped_says_so(tmp_path: Path) -> None:
     # On a busy machine the first run may take so long that a line is written meanwhile.
     output = re.sub(r"^\d+ s: .*\n", "", output, flags=re.MULTILINE)
     assert output.splitlines() == [
-        "long",
+        f"long; results in {tmp_path / 'out'}",
         "2000 runs",
         "Stopped. The same command goes on from here.",
     ]
