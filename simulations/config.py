@@ -4,6 +4,7 @@ import dataclasses
 import json
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,7 @@ from .choices import (
     is_rule,
     nearest,
 )
+from .parameters import declared_parameters
 from .validation import in_plain_words
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ __all__ = [
     "Agreeing",
     "Config",
     "Scalar",
+    "check_parameters",
     "check_selected",
     "default_run_config",
     "format_toml",
@@ -314,6 +317,26 @@ def check_selected(config: Config, clients: int) -> None:
         )
 
 
+def check_parameters(config: Config, known: Collection[str] | None = None) -> None:
+    """Refuse parameters that the rule of the settings does not have; those it has are ``known``.
+
+    Else they are read from its file, and of a rule with an import path nothing is refused.
+    """
+    strategy = config.strategy
+    if known is None:
+        if ":" in strategy:
+            return
+        known = declared_parameters(strategy)
+    for key in config.rule_parameters:
+        if key in ("num_selected", "queue_length", "rest_rounds", "seed"):
+            raise ValueError(f"rule.{key} is the setting {_key(key)}: use that")
+        if key not in known:
+            near = get_close_matches(key, known, n=1)
+            there = f"there are {', '.join(known)}" if known else "it has none"
+            hint = f"did you mean rule.{near[0]}?" if near else there
+            raise ValueError(f"strategy = {strategy!r} has no parameter rule.{key}: {hint}")
+
+
 def unused_settings(config: Config) -> dict[str, list[str]]:
     """Return settings that are not the default, but are not read, by what does not read them."""
     # Such as ``{"digits": ["data-dir"]}``.
@@ -339,9 +362,6 @@ def _read_by_data_sets() -> dict[str, tuple[str, ...]]:
 
 def _hint(key: str, known: Collection[str]) -> str:
     """Say what was meant by a setting that there is not."""
-    from pncs_flower.strategies.rule import parameters  # takes a second, to be had only here
-    from pncs_flower.strategies.rules import STRATEGIES
-
-    if any(_name(key) in parameters(kind.rule_type) for kind in STRATEGIES.values()):
+    if any(_name(key) in declared_parameters(rule) for rule in CHOICES["strategy"]):
         return f"did you mean rule.{_name(key)}?"
     return nearest(key, known)

@@ -13,7 +13,7 @@ from pncs_flower.plain_text import counted
 
 from ..choices import Scalar, default_run_config
 from ..folders import SETTINGS
-from .console import err, out, progress_bar
+from .console import err, note, out, progress_bar
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -83,12 +83,6 @@ def resumed(
             "--output out, or begin another run without --resume"
         )
     (saved, about), rows = read_settings(folder), read_rounds(folder)
-    # Settings that are newer than the run have their defaults.
-    config = Config.from_run_config(default_run_config() | saved | dict(given))
-    check_saved(folder, config)
-    refuse_other_settings(folder, config)
-    from pncs_flower.strategies.resume.checkpoint import CheckpointFolder  # and with it Flower
-
     # A run that was begun by flwr run knows but the clients that were there.
     before = about["clients"] or max((len(row["clients"]) for row in rows), default=None)
     if clients and before and clients != before:
@@ -99,14 +93,20 @@ def resumed(
         raise ValueError(
             f"the run in {folder} does not say how many clients it has: give --clients"
         )
+    # Settings that are newer than the run have their defaults.
+    config = Config.from_run_config(default_run_config() | saved | dict(given))
+    check_saved(folder, config)
+    refuse_other_settings(folder, config)
+    from pncs_flower.strategies.resume.checkpoint import CheckpointFolder  # and with it Flower
+
     done, saved_rounds = rounds_done(folder), CheckpointFolder(folder / CHECKPOINT)
     if is_done(folder, config.num_rounds):
         out.print(f"{folder} has {counted(done, 'round')} already: nothing is left to do")
     elif not saved_rounds.is_begun() and done:
         rounds = counted(done, "round")
-        _tell(f"{folder} has no checkpoint: it starts again from round 1, and writes {rounds} anew")
+        note(f"{folder} has no checkpoint: it starts again from round 1, and writes {rounds} anew")
     elif damaged := saved_rounds.damaged():
-        _tell(f"it goes on from an older checkpoint, as of {'; '.join(damaged)}")
+        note(f"it goes on from an older checkpoint, as of {'; '.join(damaged)}")
     return replace(config, resume=True, output_dir=str(folder)), clients or before or 0, about
 
 
@@ -139,8 +139,8 @@ def run_on_ray(config: "Config", clients: int, place: Mapping[str, Any]) -> None
             with exit_on_signals(), joined(address, [config.strategy]):
                 placement = place_clients(config, clients, machines(), **shares)
                 prepare([config])
-        note = note_on_asking(config, clients)
-    _tell(note)
+        many = note_on_asking(config, clients)
+    note(many)
     config, output = _begin(config, clients, place, f"; {placement.describe()}")
     out.print("Starting Flower and Ray, which takes half a minute or more ...")
     with (
@@ -174,7 +174,7 @@ def run_in_process(config: "Config", clients: int, place: Mapping[str, Any]) -> 
     placement = choose_workers(config, clients, 1 if over else place.get("workers"))
     with progress_bar(_CHECKING):
         check_run(config, clients, placement)  # the data that it loads are then the workers' too
-    _tell(note_on_asking(config, clients))
+    note(note_on_asking(config, clients))
     count = placement.at_once
     where = f"in {count} worker processes" if count > 1 else "one after the other in this process"
     config, output = _begin(config, clients, place, "" if over else f", {where}")
@@ -196,11 +196,6 @@ def run_in_process(config: "Config", clients: int, place: Mapping[str, Any]) -> 
         draw_rounds(output)
         draw_round(output)
     _conclude(output)
-
-
-def _tell(note: str | None) -> None:
-    if note is not None:
-        err.print(f"Note: {note}", soft_wrap=True)
 
 
 def _begin(

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..choices import CHOICES, FLEETS, default_run_config
+from ..parameters import declared_parameters
 
 ALL = "all"
 """What a comparison calls the ceiling, all clients in each round."""
@@ -65,7 +66,8 @@ def knob(name: str, text: str, setting: str = "", complete: Sequence[str] = ()) 
 def complete_setting(incomplete: str) -> list[str]:
     """Complete KEY=VALUE: of each setting its default, or all that it may be; or ``rule.KEY``."""
     if incomplete.startswith("rule."):
-        return [f"{key}=" for key in _rule_parameters() if key.startswith(incomplete)]
+        own = {f"rule.{key}" for rule in CHOICES["strategy"] for key in declared_parameters(rule)}
+        return [f"{key}=" for key in sorted(own) if key.startswith(incomplete)]
     return [text for text in _settings(incomplete) if text.startswith(incomplete)]
 
 
@@ -78,14 +80,6 @@ def _settings(incomplete: str) -> Iterator[str]:
             others = ("true", "false")
         yield from (f"{key}={value}" for value in dict.fromkeys((first, *others)))
     yield "rule."
-
-
-def _rule_parameters() -> list[str]:
-    from pncs_flower.strategies.rule import parameters  # takes a second, to be had only here
-    from pncs_flower.strategies.rules import STRATEGIES
-
-    keys = {key for kind in STRATEGIES.values() for key in parameters(kind.rule_type)}
-    return sorted(f"rule.{key}" for key in keys - {"num_selected"})
 
 
 Clients = Annotated[

@@ -17,7 +17,7 @@ from .board import BOARDS
 from .compare import EXAMPLES as COMPARISONS
 from .compare import compare
 from .console import (
-    err,
+    note_unused,
     out,
     parse_setting,
     said_plainly,
@@ -210,13 +210,16 @@ def run(
     with said_plainly():
         given = {key: value for key, value in chosen.items() if value is not None}
         given |= dict(parse_setting(text) for text in settings or [])
-        from ..config import Config, unused_settings  # pydantic takes a moment
+        # pydantic takes a moment
+        from ..config import Config, check_parameters, check_selected, unused_settings
 
         about: Mapping[str, Any] = {}
         if resume is None:
             config, clients = Config.from_run_config(default_run_config() | given), clients or 10
         else:
             config, clients, about = resumed(resume.resolve(), given, clients)
+        check_selected(config, clients)
+        check_parameters(config)
         place = choose_place({key: v for key, v in where.items() if v is not None}, about)
         from ..data.datasets import find_dataset  # NumPy takes a moment, and no wrong setting waits
 
@@ -230,8 +233,7 @@ def run(
             from pncs_flower.devices import as_fleet
 
             as_fleet(config.devices)
-        for what, idle in unused_settings(config).items():
-            err.print(f"Note: {what} does not use {', '.join(idle)}", soft_wrap=True)
+        note_unused(unused_settings(config))
         carry_out = run_on_ray if place["engine"] == Engine.RAY else run_in_process
         carry_out(config, clients, place)
 

@@ -7,10 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from pncs_flower.files import held, replacing, write_whole
 
@@ -18,6 +15,9 @@ from ..config import Config
 from ..folders import BOARD, SETTINGS, SUMMARY, SWEEP, refuse_to_write_over
 from ..scores import SCORES, score_of
 from .settings import keep_settings, read_settings, refuse_other_settings
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 CHECKPOINT = "checkpoint"  # the folder that a run is resumed from
 FLOWER_LOG = "flwr.log"  # what Flower says
@@ -115,11 +115,13 @@ def open_run(path: Path, config: Config) -> Iterator[None]:
 def finish(
     path: Path,
     rows: list[dict[str, Any]],
-    weights: Mapping[str, NDArray[Any]],
+    weights: "Mapping[str, NDArray[Any]]",
     summary: Mapping[str, Any],
 ) -> None:
     """Write what came out of a run; all of its rounds too, for a full disk may have cost some."""
-    from pncs_flower.strategies.record import write_json_lines  # Flower, which readers need not
+    import numpy as np  # which readers need not, nor Flower
+
+    from pncs_flower.strategies.record import write_json_lines
 
     write_json_lines(path / ROUNDS, rows)
     with replacing(path / WEIGHTS) as file:

@@ -19,12 +19,13 @@ from pncs_flower.clients.training import CHUNK
 from pncs_flower.devices import as_fleet
 from pncs_flower.layers import choose_layers
 from pncs_flower.plain_text import counted
+from pncs_flower.strategies.rule import parameters
 
 from ..config import Config, check_selected
 from ..machine.limits import usable_cpus
 from ..task import Inputs, empty_model, load_inputs
 from ..timeouts import DRIVER_ANSWERS
-from .strategy import build_strategy, parameter_names
+from .strategy import build_strategy
 
 # What a process takes before it computes anything: CUDA's context and its libraries' workspaces.
 _PROCESS = 700 * 2**20
@@ -238,7 +239,7 @@ def note_on_asking(config: Config, num_clients: int) -> str | None:
     work = {"update": "trainings", "gradient": "gradients", "loss": "evaluations"}
     remedy = "pncs rules lists others, some of which ask nobody"
     fewer = _REMEDY * config.num_selected
-    if fewer < asked and "candidates" in parameter_names(config):
+    if fewer < asked and "candidates" in parameters(type(strategy.rule)):
         remedy = f"with --set rule.candidates={fewer} it asks {fewer}"
     return (
         f"the first round asks {asked:,} of {num_clients:,} clients: {asked:,} messages and "

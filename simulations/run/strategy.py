@@ -1,7 +1,6 @@
 """Which selection strategy the settings name, and with which of them it is made."""
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -13,7 +12,7 @@ from pncs_flower.strategies import SelectionRule, SelectionStrategy, timeouts
 from pncs_flower.strategies.rule import parameters
 from pncs_flower.strategies.rules import STRATEGIES
 
-from ..config import Config
+from ..config import Config, check_parameters
 from ..validation import in_plain_words
 from .folder import CHECKPOINT, ROUNDS
 
@@ -42,10 +41,11 @@ def build_strategy(
         options["queue_length"] = config.queue_length
     if config.rest_rounds >= 0:
         options["rest_rounds"] = config.rest_rounds
-    rule_type = _rule_type(config.strategy)
-    given = _checked(config.strategy, rule_type, config.rule_parameters)
+    kind = _rule_type(config.strategy)
+    check_parameters(config, _names(kind))
+    given = _checked(config.strategy, kind, config.rule_parameters)
     if ":" in config.strategy:
-        return SelectionStrategy(base, _make_rule(config, rule_type, given), **options)
+        return SelectionStrategy(base, _make_rule(config, kind, given), **options)
     values = {"num_selected": config.num_selected, **_defaults(config), **given}
     try:
         return STRATEGIES[config.strategy](base, **values, **options)
@@ -55,9 +55,13 @@ def build_strategy(
         ) from error
 
 
-def parameter_names(config: Config) -> list[str]:
-    """Return the parameters that the rule of the settings has besides how many it selects."""
-    return [name for name in parameters(_rule_type(config.strategy)) if name != "num_selected"]
+def imported_parameters(path: str) -> tuple[str, ...]:
+    """Return the parameters that the rule of an import path has besides how many it selects."""
+    return _names(_rule_type(path))
+
+
+def _names(rule: type[SelectionRule]) -> tuple[str, ...]:
+    return tuple(name for name in parameters(rule) if name != "num_selected")
 
 
 def _defaults(config: Config) -> dict[str, Any]:
@@ -75,19 +79,10 @@ def _defaults(config: Config) -> dict[str, Any]:
 
 
 def _checked(strategy: str, rule: type[SelectionRule], given: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters given for a rule, or refuse what it does not have."""
-    known = parameters(rule)
-    known.pop("num_selected", None)  # a setting of its own
-    hints = get_type_hints(rule)
+    """Return the parameters given for a rule, or refuse values of another kind."""
+    known, hints = parameters(rule), get_type_hints(rule)
     checked: dict[str, Any] = {}
     for key, value in given.items():
-        if key in ("num_selected", "queue_length", "rest_rounds", "seed"):
-            raise ValueError(f"rule.{key} is the setting {key.replace('_', '-')}: use that")
-        if key not in known:
-            near = get_close_matches(key, known, n=1)
-            there = f"there are {', '.join(known)}" if known else "it has none"
-            hint = f"did you mean rule.{near[0]}?" if near else there
-            raise ValueError(f"strategy = {strategy!r} has no parameter rule.{key}: {hint}")
         kind = hints[known[key].name]
         if kind in (bool, int, float, str):
             with in_plain_words(f"strategy = {strategy!r}: rule.{key}"):

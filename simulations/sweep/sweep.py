@@ -20,8 +20,9 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from ..choices import CHOICES, Scalar, default_run_config, is_rule, nearest
-from ..config import Config, merged, parse_rule
-from ..validation import Count, Label
+from ..config import Config, check_parameters, merged, parse_rule
+from ..parameters import declared_parameters
+from ..validation import Count, Label, in_plain_words
 from .cell import Cell, readable_name
 from .plan import CHECKED, Report
 
@@ -168,7 +169,13 @@ class Sweep:
         check_report(self.report, [*names.values()])
 
     def check_parameters(self) -> None:
-        """Refuse a ``rule.KEY`` that no rule has; a part of a sweep may be left without."""
+        """Refuse a ``rule.KEY`` that no rule has, or not the one that it is for.
+
+        A part of a sweep may be left without.
+        """
+        for rule in self.rules:
+            with in_plain_words(f"{rule}: "):
+                check_parameters(self._own(rule))
         for key in (*self.parameters, *self.settings):
             if not any(self._has(rule, key) for rule in self.rules):
                 there = {name for own in self._known.values() for name in own}
@@ -189,16 +196,15 @@ class Sweep:
         return not key.startswith(PARAMETER) or key.removeprefix(PARAMETER) in self._known[rule]
 
     @cached_property
-    def _known(self) -> dict[str, list[str]]:
+    def _known(self) -> dict[str, tuple[str, ...]]:
         """The parameters of each rule."""
-        from ..run.strategy import parameter_names  # takes a second, and is not always needed
+        return {rule: _parameters(self._own(rule).strategy) for rule in self.rules}
 
-        known = {}
-        for rule in self.rules:
-            strategy = {"strategy": "uniform" if rule == ALL_CLIENTS else rule}
-            own = merged(default_run_config(), strategy, self.rule.get(rule, {}))
-            known[rule] = parameter_names(Config.from_run_config(own))
-        return known
+    def _own(self, rule: str) -> Config:
+        """Return the app's settings with those of one rule."""
+        strategy = {"strategy": "uniform" if rule == ALL_CLIENTS else rule}
+        own = merged(default_run_config(), strategy, self.rule.get(rule, {}))
+        return Config.from_run_config(own)
 
     @property
     def reference(self) -> str:
@@ -292,6 +298,14 @@ class Sweep:
             settings={**self.settings, **rest},
             quick={},
         )
+
+
+def _parameters(strategy: str) -> tuple[str, ...]:
+    if ":" not in strategy:
+        return declared_parameters(strategy)
+    from ..run.strategy import imported_parameters  # with Flower, which takes a second
+
+    return imported_parameters(strategy)
 
 
 def check_rules(rules: Sequence[str], own: Mapping[str, Mapping[str, Any]]) -> None:
