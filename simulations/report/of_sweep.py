@@ -34,8 +34,6 @@ from .tables_of_sweep import (
 )
 from .words_of_sweep import SURE, competing, last_rounds, verdicts_of, what_was_compared
 
-"""Name of the page in a sweep's folder."""
-
 _VIEWS = {
     ROUNDS: ("rounds", "rounds"),
     TIME: ("simulated time", "time"),
