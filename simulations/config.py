@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from functools import partial
+from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, Field
@@ -293,13 +294,15 @@ def merged(*settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _inline(value: object) -> str:
-    """Return a value as TOML on one line: JSON, if only what lies beyond ASCII is left as it is."""
+    """Return a value as TOML on one line: JSON, if what lies beyond ASCII is left as it is."""
     if isinstance(value, Mapping):
         inside = (f"{json.dumps(key)} = {_inline(of_key)}" for key, of_key in value.items())
         return f"{{{', '.join(inside)}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(_inline, value))}]"
-    return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False, default=str)  # a date is text: no setting is one
 
 
 def format_toml(values: Mapping[str, Scalar]) -> str:

@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from pncs_flower.simulations.config import APP_DIRECTORY, Config, default_run_config
+from pncs_flower.simulations.config import (
+    APP_DIRECTORY,
+    Config,
+    default_run_config,
+    merged,
+    parse_rule,
+)
 from pncs_flower.simulations.data.datasets import DATASETS
 
 ROOT = Path(__file__).parents[2]
@@ -102,6 +108,19 @@ def test_a_rules_parameter_is_not_a_setting_of_its_own(key: str) -> None:
     wanted = f"unknown setting {key!r}: did you mean rule.{key.replace('-', '_')}"
     with pytest.raises(ValueError, match=wanted):
         Config.from_run_config(default_run_config() | {key: 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("inf", float("inf")),
+        ("[-inf, 1.5]", [float("-inf"), 1.5]),
+        ("2026-12-01", "2026-12-01"),  # no rule has a date: each refuses a text by its name
+    ],
+)
+def test_a_rules_parameter_may_be_whatever_toml_has(text: str, read: object) -> None:
+    settings = merged({"rule": f"p = {text}"}, {"rule.form": "printed"})
+    assert parse_rule(settings["rule"]) == {"p": read, "form": "printed"}
 
 
 def test_defaults_are_read_once_and_cannot_be_changed_by_who_asks(
