@@ -46,7 +46,7 @@ class Sheet(NamedTuple):
     caption: str
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
-    look: str = "sortable"  # classes of HTML: with "words" too, long cells are broken
+    look: str = "sortable"  # classes of HTML: with "words" too, cells have lines
     kind: str = "sheet"
 
 

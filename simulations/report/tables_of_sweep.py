@@ -194,13 +194,8 @@ def served_table(results: SweepResults) -> Table:
             own = [run.summary["worst-tenth-accuracy"] for run in runs]
             if all(value is not None for value in own):
                 worst[name] = float(np.mean(own))
-    headings = ["rule", "never chosen", "longest wait", "Gini's coefficient (0: all alike)"]
-    headings += [
-        "Jain's fairness index (1: all alike)",
-        "clients' mean",
-        "worst tenth",
-        "variance over clients",
-    ]
+    headings = ["rule", "never chosen", "longest wait", "Gini's coefficient"]
+    headings += ["Jain's fairness index", "clients' mean", "worst tenth", "variance over clients"]
     words = []
     if never:
         alike = "Clients never chosen:"
