@@ -49,6 +49,23 @@ HUB = "hf:"
 FLEETS = ("phones", "cross-silo", "uniform")
 """The names of `pncs_flower.devices.PRESETS`."""
 
+_ELSEWHERE = {
+    "lr": ("learning-rate", "client-lr", "eta"),
+    "num-rounds": ("rounds", "num-server-rounds", "global-rounds", "global-epochs", "comm-rounds"),
+    "local-epochs": ("epochs", "num-epochs", "local-ep"),
+    "batch-size": ("bs", "local-bs"),
+    "num-selected": ("clients-per-round", "sample-size", "num-sampled-clients"),
+    "clients": ("num-clients", "n-clients", "num-users", "num-supernodes", "num-nodes"),
+    "strategy": ("algorithm", "aggregator", "sampler", "client-selection"),
+    "dirichlet-alpha": ("alpha",),
+    "seed": ("random-state", "random-seed"),
+    "output-dir": ("out", "save-dir", "log-dir"),
+    "uniform": ("random", "fedavg"),
+}
+"""What other frameworks and papers call a setting, an option or a rule, by what it is here."""
+
+_SYNONYMS = {name: here for here, names in _ELSEWHERE.items() for name in names}
+
 _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -65,10 +82,23 @@ def default_run_config() -> MappingProxyType[str, Scalar]:
         return MappingProxyType(tomllib.load(file)["tool"]["flwr"]["app"]["config"])
 
 
+def called_here(name: str) -> str:
+    """Return what a setting, an option or a rule of another framework is called here."""
+    return _SYNONYMS.get(name.lower().replace("_", "-"), name)
+
+
+def meant_by(wrong: str, known: Collection[str]) -> str | None:
+    """Return which of the known names is called so elsewhere, or is spelt nearly so."""
+    synonym = called_here(wrong)
+    if synonym in known:
+        return synonym
+    return next(iter(get_close_matches(wrong, known, n=1)), None)
+
+
 def did_you_mean(wrong: str, known: Collection[str]) -> str:
     """Return which of the known names was meant, in brackets; empty if none is near."""
-    near = get_close_matches(wrong, known, n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    meant = meant_by(wrong, known)
+    return f" (did you mean {meant!r}?)" if meant else ""
 
 
 def settings_with_comments() -> Iterator[tuple[dict[str, str], str]]:
@@ -83,5 +113,5 @@ def settings_with_comments() -> Iterator[tuple[dict[str, str], str]]:
 
 def nearest(wrong: str, known: Collection[str]) -> str:
     """Say which of the known names was meant, or all of them."""
-    near = get_close_matches(wrong, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {listed(known)}"
+    meant = meant_by(wrong, known)
+    return f"did you mean {meant!r}?" if meant else f"there are {listed(known)}"

@@ -9,7 +9,7 @@ from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict
 from pydantic.dataclasses import dataclass
 
 from pncs_flower.plain_text import counted
@@ -26,7 +26,7 @@ from .choices import (
     nearest,
 )
 from .parameters import declared_parameters
-from .validation import in_plain_words
+from .validation import in_plain_words, within
 
 if TYPE_CHECKING:
     from .data.hub_columns import Reading
@@ -139,9 +139,9 @@ def _name(key: str) -> str:
 
 
 Whole = Annotated[int, AfterValidator(_to_be_sent)]
-AtLeastZero = Annotated[Whole, Field(ge=0)]
-AtLeastOne = Annotated[Whole, Field(ge=1)]
-AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+AtLeastZero = Annotated[Whole, within(least=0)]
+AtLeastOne = Annotated[Whole, within(least=1)]
+AboveZero = Annotated[float, within(above=0)]
 Text = Annotated[str, AfterValidator(_to_be_written)]
 
 
@@ -164,7 +164,7 @@ class Config:
     num_rounds: AtLeastOne
     stop_after: AtLeastZero
     lr: AboveZero
-    momentum: Annotated[float, Field(ge=0, lt=1)]
+    momentum: Annotated[float, within(least=0, below=1)]
     local_epochs: AtLeastOne
     batch_size: AtLeastZero
     aggregation: Annotated[str, _choice("aggregation")]
@@ -188,7 +188,7 @@ class Config:
     features: Annotated[str, _choice("features")]
     cache_dir: Text
     devices: Annotated[Text, AfterValidator(_fleet)]
-    deadline: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    deadline: Annotated[float, within(least=0)]
     extra: AtLeastZero
     device: Annotated[str, _choice("device")]
     precision: Annotated[str, _choice("precision")]
@@ -206,7 +206,7 @@ class Config:
         for key in run_config:
             if key not in known:
                 raise ValueError(f"unknown setting {key!r}: {_hint(key, known)}")
-        with in_plain_words():
+        with in_plain_words(usual=default_run_config()):
             return cls(**run_config)
 
     def to_run_config(self) -> dict[str, Scalar]:

@@ -1,18 +1,52 @@
 """What pydantic refuses, told as this project tells errors: what was given, and what it must be."""
 
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
-from pydantic import AfterValidator, Field, StrictStr, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    Field,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    TypeAdapter,
+    ValidationError,
+)
 
 from .choices import did_you_mean, nearest
 
 T = TypeVar("T")
+
+
+def within(
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    below: float = math.inf,
+    most: float | None = None,
+) -> AfterValidator:
+    """Return what refuses a number beyond its limits, naming all of them."""
+    limits = {"above": above, "at least": least, "below": below, "at most": most}
+    said = [f"{how} {limit:g}" for how, limit in limits.items() if limit not in (None, math.inf)]
+
+    def check(value: float) -> float:
+        if (
+            value < below  # which no NaN is
+            and (above is None or value > above)
+            and (least is None or value >= least)
+            and (most is None or value <= most)
+        ):
+            return value
+        finite = isinstance(value, float) and below == math.inf and most is None
+        raise ValueError(f"must be {' and '.join([*said, *['finite'] * finite])}")
+
+    return AfterValidator(check)
 
 
 def _printable(text: str) -> str:
@@ -21,8 +55,8 @@ def _printable(text: str) -> str:
     return text
 
 
-Count = Annotated[int, Field(strict=True, ge=1)]
-Share = Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
+Count = Annotated[StrictInt, within(least=1)]
+Share = Annotated[StrictFloat, within(above=0, most=1)]
 Text = Annotated[StrictStr, AfterValidator(_printable)]
 Label = Annotated[StrictStr, Field(min_length=1), AfterValidator(_printable)]
 
@@ -31,13 +65,8 @@ _WANTED = {
     "bool_type": "true or false",
     "dataclass_type": "a table",
     "dict_type": "a table",
-    "finite_number": "finite",
     "float_type": "a number",
-    "greater_than": "above {gt:g}",
-    "greater_than_equal": "at least {ge:g}",
     "int_type": "a whole number",
-    "less_than": "below {lt:g}",
-    "less_than_equal": "at most {le:g}",
     "list_type": "a list",
     "literal_error": "{expected}",
     "mapping_type": "a table",
@@ -57,12 +86,18 @@ _QUOTED = re.compile("'([^']*)'")
 
 
 @contextmanager
-def in_plain_words(where: str = "", kind: Any = None) -> Iterator[None]:
-    """Say in one sentence what is wrong, after ``where``; ``kind`` is what was to be read."""
+def in_plain_words(
+    where: str = "", kind: Any = None, usual: Mapping[str, Any] | None = None
+) -> Iterator[None]:
+    """Say in one sentence what is wrong, after ``where``.
+
+    ``kind`` is what was to be read; ``usual`` has the defaults, of which that of a wrong number or
+    truth value is told.
+    """
     try:
         yield
     except ValidationError as error:
-        raise ValueError(where + _sentence(error, kind)) from None
+        raise ValueError(where + _sentence(error, kind) + _default(error, usual)) from None
     except ValueError as error:
         if not where:
             raise
@@ -109,6 +144,13 @@ def _sentence(error: ValidationError, kind: Any) -> str:
     elif isinstance(given, str):
         meant = did_you_mean(given, _QUOTED.findall(wanted))
     return f"{place} = {_shown(given)} must be {wanted}{meant}"
+
+
+def _default(error: ValidationError, usual: Mapping[str, Any] | None) -> str:
+    first = error.errors(include_url=False)[0]["loc"]
+    default = (usual or {}).get(str(first[0])) if first else None
+    told = str(default).lower()  # a truth value as TOML has it
+    return f"; the default is {told}" if isinstance(default, int | float) else ""
 
 
 def _place(steps: Sequence[int | str], kind: Any) -> tuple[str, list[Any]]:

@@ -26,7 +26,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from ..choices import Scalar, default_run_config
+from ..choices import Scalar, called_here, default_run_config
 from ..how_far import listening
 from ..timeouts import NEWS_IN_LOG
 
@@ -175,8 +175,9 @@ def parse_setting(text: str, where: str = "--set ") -> tuple[str, Scalar]:
         raise ValueError(f"{where}{text} must be KEY=VALUE, such as lr=0.05")
     context = click.get_current_context(silent=True)
     options = [name for each in context.command.params for name in each.opts] if context else []
-    if f"--{key}" in options and key not in default_run_config():
-        raise ValueError(f"{where}{text}: {key} is no setting, but an option: --{key} {value}")
+    option = key if f"--{key}" in options else called_here(key)
+    if f"--{option}" in options and option not in default_run_config():
+        raise ValueError(f"{where}{text}: {key} is no setting, but an option: --{option} {value}")
     parsed = _read(value)
     # A folder may be called 2024, and a layer true.
     is_text = isinstance(default_run_config().get(key), str) and not isinstance(parsed, str)

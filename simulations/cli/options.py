@@ -9,17 +9,29 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from ..choices import CHOICES, FLEETS, default_run_config
+from ..choices import CHOICES, FLEETS, default_run_config, meant_by
 from ..parameters import declared_parameters
 
 ALL = "all"
 """What a comparison calls the ceiling, all clients in each round."""
 
+_OPTIONS_OF = {"num-rounds": "rounds", "output-dir": "output"}
+"""Settings of which the option has another name."""
+
 Complete = Callable[[str], list[str]]
 
 
 class Suggesting(TyperGroup):
-    """Commands of which a misspelt one has the nearest told."""
+    """Commands of which a misspelt one has the nearest told, and so has an option of theirs."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Carry out a command, or say what an option that it lacks is called here."""
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            if error.ctx and (meant := _option_meant(error.option_name, error.ctx.command)):
+                error.possibilities = [meant]  # type: ignore[misc]
+            raise
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -29,9 +41,23 @@ class Suggesting(TyperGroup):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             # Typer from 0.20 on says it, and Click from 8.4 on says it too.
-            if getattr(error, "possibilities", None) and "Did you mean" in error.message:
+            said = "Did you mean" in error.message
+            if said and getattr(error, "possibilities", None):
                 error.possibilities = None  # type: ignore[attr-defined]
+            if not said and args:
+                error.message += f" There are {', '.join(self.list_commands(ctx))}."  # type: ignore[misc]
             raise
+
+
+def _option_meant(wrong: str, command: click.Command) -> str | None:
+    """Return the option that a command has for another one, or ``--set KEY=VALUE``, if any."""
+    own = {name.removeprefix("--") for each in command.params for name in each.opts}
+    settings = default_run_config() if "set" in own else ()
+    meant = meant_by(wrong.removeprefix("--"), [*own, *settings])
+    if meant is None:
+        return None
+    option = _OPTIONS_OF.get(meant, meant)
+    return f"--{option}" if option in own else f"--set {meant}=VALUE"
 
 
 class _NamedPath(click.Path):

@@ -22,7 +22,7 @@ from pydantic.dataclasses import dataclass
 from ..choices import CHOICES, Scalar, default_run_config, is_rule, nearest
 from ..config import Config, check_parameters, merged, parse_rule
 from ..parameters import declared_parameters
-from ..validation import Count, Label, in_plain_words
+from ..validation import Count, Label, in_plain_words, within
 from .cell import Cell, readable_name
 from .plan import CHECKED, Report
 
@@ -75,7 +75,7 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     return plain | {f"{PARAMETER}{key}": value for key, value in parameters.items()}
 
 
-Rate = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+Rate = Annotated[StrictFloat, within(above=0)]
 Different = Annotated[tuple[T, ...], AfterValidator(_different)]
 Axis = Annotated[Different[T], Field(min_length=1)]
 Axes = Mapping[str, Axis[StrictBool | StrictInt | StrictFloat | StrictStr]]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from pncs_flower.simulations.choices import _ELSEWHERE
 from pncs_flower.simulations.cli import app
 from pncs_flower.simulations.cli.options import complete_setting
 from pncs_flower.simulations.config import CHOICES, default_run_config
@@ -87,6 +88,34 @@ def test_a_misspelt_command_has_the_nearest_told_once(words: str, meant: str) ->
     done = CliRunner().invoke(app, words.split())
     assert done.exit_code == 2
     assert done.output.count(f"Did you mean '{meant}'?") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("run --lr 0.1", "Did you mean '--set lr=VALUE'?"),
+        ("run --learning_rate 0.1", "Did you mean '--set lr=VALUE'?"),
+        ("run --num-round 5", "Did you mean '--rounds'?"),
+        ("compare --num-clients 5", "Did you mean '--clients'?"),
+        ("compare --epochs 5", "Did you mean '--set local-epochs=VALUE'?"),
+        ("report --lr 5", "No such option '--lr'."),
+        ("run --set learning-rate=0.1", "unknown setting 'learning-rate': did you mean 'lr'?"),
+        ("run --set num-users=5", "num-users is no setting, but an option: --clients 5"),
+        ("compare random", "there is no rule 'random': did you mean 'uniform'?"),
+        ("foo", "There are run, compare, sweep, report, reproduce, rules, bench, data."),
+    ],
+)
+def test_what_others_call_so_is_told_by_its_name_here(words: str, told: str) -> None:
+    done = CliRunner().invoke(app, words.split(), env={"COLUMNS": "200"})
+    assert done.exit_code > 0
+    assert told in done.output
+
+
+def test_names_of_elsewhere_are_none_of_ours() -> None:
+    ours = {*default_run_config(), *CHOICES["strategy"], "clients"}
+    for here, names in _ELSEWHERE.items():
+        assert here in ours
+        assert not {*names} & ours
 
 
 def test_an_empty_path_is_not_the_folder_where_one_is() -> None:
