@@ -27,9 +27,9 @@ from .descriptors import receive
 Serve = Callable[[int, socket], None]
 
 START_AGAIN = (
-    "start again: with a checkpoint (checkpoint= of the strategy, or pncs run --resume FOLDER) the "
-    "run goes on where it stopped"
+    "Started again, a run goes on where it stopped if its strategy has a checkpoint (checkpoint=)"
 )
+"""A note on a worker's death: a command has its own words for how to go on."""
 
 _START, _END = b"+", b"-"
 _BYTES = 8  # of a number that is sent
@@ -81,10 +81,12 @@ class ForkServer:
             if not answer:  # whatever comes later would be taken for the answer to the next order
                 self.close()
         if not answer:
-            raise DeadWorkerError(
+            error = DeadWorkerError(
                 "the process that starts the workers of the simulation has died, perhaps for want "
-                f"of memory: {START_AGAIN}"
+                "of memory: have fewer workers, with InProcessGrid(workers=) or --workers"
             )
+            error.add_note(START_AGAIN)
+            raise error
         return int.from_bytes(answer), descriptors
 
 

@@ -247,12 +247,14 @@ class Workers:
 
     def _death(self, worker: "_Worker", when: str) -> DeadWorkerError:
         name, how = self._name(worker), how_ended(worker.end())
-        return DeadWorkerError(
-            f"a worker process of the simulation has died ({how}) {when} it played {name}. Why, "
-            "the output above may say: too little memory (have fewer workers, with "
-            "InProcessGrid(workers=) or pncs run --workers), native code that crashed in the app, "
-            f"a signal. Then {START_AGAIN}"
+        error = DeadWorkerError(
+            f"a worker process of the simulation has died ({how}) {when} it played {name}. It may "
+            "have had too little memory (have fewer workers, with InProcessGrid(workers=) or "
+            "--workers), or got a signal, or native code crashed in the app: then it has written "
+            "to the command's standard error"
         )
+        error.add_note(START_AGAIN)
+        return error
 
     def _name(self, worker: "_Worker") -> str:
         node = worker.given[0].message.metadata.dst_node_id

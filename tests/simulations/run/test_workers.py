@@ -365,8 +365,10 @@ def test_a_worker_that_dies_is_an_error_that_names_the_client(
     with InProcessGrid(dies(how, of=client), 100, workers=2) as grid:
         for _ in range(2):
             named = rf"died \({told}\) while it played client {client}\. .*workers=.*--workers"
-            with pytest.raises(DeadWorkerError, match=named):
+            with pytest.raises(DeadWorkerError, match=named) as caught:
                 ask(grid, *range(100), die=ConfigRecord())
+            # Which command goes on says the command, as none but pncs run has checkpoints.
+            assert "pncs" not in f"{caught.value} {caught.value.__notes__}"
             assert list(ask(grid, *range(100))) == [*range(100)]
 
 
