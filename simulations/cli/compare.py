@@ -1,6 +1,6 @@
 """`pncs compare`: rules side by side, a sweep that is given on the command line."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -109,7 +109,7 @@ def compare(
         from ..sweep.comparison import comparison
 
         wanted = comparison(
-            dict(map(_read_rule, rules or FIRST)),
+            _read_rules(rules or FIRST),
             _usual(given, clients) | given,
             clients=clients,
             seeds=seeds,
@@ -138,6 +138,19 @@ def _usual(given: Mapping[str, Scalar], clients: int) -> dict[str, Scalar]:
     dealt = "shards" if "shards-per-client" in given else "dirichlet"
     many = int(default_run_config()["num-selected"])
     return {"partition": dealt, "num-selected": min(many, clients)}
+
+
+def _read_rules(texts: Sequence[str]) -> dict[str, dict[str, Scalar]]:
+    """Return the settings of each rule by what it is called."""
+    read: dict[str, dict[str, Scalar]] = {}
+    for name, own in map(_read_rule, texts):
+        if name in read:
+            raise ValueError(
+                f"{name} is given twice: give each rule once, with --seeds for more runs, or "
+                'in quotes with settings of its own, such as "pncs lr=0.05"'
+            )
+        read[name] = own
+    return read
 
 
 def _read_rule(text: str) -> tuple[str, dict[str, Scalar]]:

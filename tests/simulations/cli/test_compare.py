@@ -83,6 +83,7 @@ def test_its_runs_are_those_of_pncs_run(settings: dict[str, Any]) -> None:
     [
         (["pnsc"], "there is no rule 'pnsc': did you mean 'pncs'?"),
         (["everybody"], "uniform, all"),
+        (["pncs lr=0.1", "uniform", "pncs  lr=0.1"], "pncs lr=0.1 is given twice: give each rule"),
         (["pncs p=2"], "did you mean rule.p?"),
         (["pncs form"], '"pncs form": form must be KEY=VALUE'),
         (["pncs", "rule.p=2"], 'put it in quotes with the rule that it is for, "pncs rule.p=2"'),
