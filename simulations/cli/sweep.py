@@ -130,7 +130,7 @@ def reproduce(
 ) -> None:
     """Run what a table or figure of the paper shows, and say whether it holds.
 
-    Or a board, such as leaderboard: rules in many settings, and one page of all. All is what the
+    Or a board, such as leaderboard: rules in many settings, and one page of all. `all` is what the
     paper has and what this project has measured beside it, without boards and what takes days.
     """
     with said_plainly(FULL_DISK), stoppable():

@@ -19,6 +19,7 @@ PICTURE, ROUND_PICTURE = "rounds.png", "round.png"
 
 _MAX_ROWS = 12
 _SHOWN = 4  # clients in a row of the table
+_WAITING = "waiting"  # of the phases, the one before a round
 
 _MEANINGS = {
     "cooling down": "clients that rest for some rounds after their turn, and are not chosen",
@@ -41,7 +42,9 @@ def round_line(row: Mapping[str, Any], num_rounds: int) -> str:
         parts.append(f"similarity {row['mean_similarity']:+.3f}")
     if (left := _left_over(row)) is not None:
         parts.append(f"left over {left:.0%}")
-    parts.append(f"{sum(row['seconds'].values()):.2f} s")
+    parts.append(f"{_seconds(row):.2f} s")
+    if (waited := row["seconds"].get(_WAITING, 0.0)) >= 1:  # as while Ray starts
+        parts.append(f"after {waited:.1f} s of waiting for clients to connect")
     if (simulated := _simulated(row)) is not None:
         parts.append(f"simulated {simulated:.1f} s")
     lines = ["  ".join(parts)]
@@ -79,7 +82,7 @@ def final_table(path: Path) -> Table:
         "cooling down": lambda row: first_of(row["cooling"], _SHOWN),
         "left over": lambda row: _number(_left_over(row), ".0%"),
         "similarity": lambda row: _number(row["mean_similarity"], "+.3f"),
-        "seconds": lambda row: f"{sum(row['seconds'].values()):.2f}",
+        "seconds": lambda row: f"{_seconds(row):.2f}",
         "simulated": lambda row: _number(_simulated(row), ".1f"),
     }
     # A terminal is narrow: what a run does not have takes no room.
@@ -134,6 +137,11 @@ def _left_over(row: Mapping[str, Any]) -> float | None:
     """Return the part of the mean of all that a round has not applied, where it is fitted."""
     left: float | None = row.get("combined", {}).get("residual")
     return left
+
+
+def _seconds(row: Mapping[str, Any]) -> float:
+    """Return the seconds of a round, once its clients were there."""
+    return float(sum(each for phase, each in row["seconds"].items() if phase != _WAITING))
 
 
 def _simulated(row: Mapping[str, Any]) -> float | None:

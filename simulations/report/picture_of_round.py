@@ -24,7 +24,6 @@ from .units import SECONDS, Unit, in_unit, unit_for
 
 _PARTS = ("latency, download", "computes", "upload", "waits for the slowest")
 _COLOURS = (figures.COLOURS[5], figures.COLOURS[0], figures.COLOURS[4], "#e4e4e4")
-_WAITING = 3
 _LATE, _LOST = figures.COLOURS[1], figures.COLOURS[2]
 _SHADES = ("#ffffff", "#f7f7f7")
 

@@ -78,6 +78,9 @@ def test_what_is_out_of_the_ordinary_has_a_line_of_its_own() -> None:
 
 
 def test_a_rule_without_similarity_shows_none() -> None:
+    seconds = {"waiting": 34.5, "train": 0.25}
+    assert "0.25 s  after 34.5 s of waiting" in round_line(row(1, ["0"], [], seconds=seconds), 1)
+    assert "waiting" not in round_line(row(1, ["0"], [], seconds={"waiting": 0.1}), 1)
     assert "similarity" not in round_line(row(1, ["0"], [], mean_similarity=None), 1)
 
 
