@@ -92,7 +92,8 @@ def meant_by(wrong: str, known: Collection[str]) -> str | None:
     synonym = called_here(wrong)
     if synonym in known:
         return synonym
-    return next(iter(get_close_matches(wrong, known, n=1)), None)
+    near = get_close_matches(wrong, known, n=1) or get_close_matches(wrong.lower(), known, n=1)
+    return next(iter(near), None)
 
 
 def did_you_mean(wrong: str, known: Collection[str]) -> str:

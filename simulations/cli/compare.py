@@ -1,6 +1,7 @@
 """`pncs compare`: rules side by side, a sweep that is given on the command line."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..choices import CHOICES, Scalar, default_run_config, is_rule, nearest
+from ..folders import SWEEP
 from .console import note, note_unused, parse_setting, said_plainly
 from .given import given_command
 from .options import (
@@ -122,6 +124,7 @@ def compare(
                 "all)"
             )
         note_unused(unused_settings(config))
+        _note_other_report(output, wanted.rules)
         failed = carry_out(
             wanted,
             output,
@@ -131,6 +134,19 @@ def compare(
         )
         show_report(output)
     raise typer.Exit(1 if failed else 0)
+
+
+def _note_other_report(output: Path, rules: Collection[str]) -> None:
+    """Say of whom a report was, all of whose rules the new one in its place does not have."""
+    try:
+        before = json.loads((output / SWEEP).read_bytes())["rules"]
+    except (OSError, ValueError, KeyError, TypeError):  # there is none, or it is told otherwise
+        return
+    if set(before) - set(rules):
+        note(
+            f"the report in {output} was of {', '.join(before)}; the runs are kept, and its "
+            "command, given again, shows it again"
+        )
 
 
 def _usual(given: Mapping[str, Scalar], clients: int) -> dict[str, Scalar]:
@@ -163,6 +179,8 @@ def _read_rule(text: str) -> tuple[str, dict[str, Scalar]]:
             f'{name} is no rule: put it in quotes with the rule that it is for, "pncs {name}", or '
             f"give it to all with --set {name}"
         )
+    if "," in name:
+        raise ValueError(f"{name}: give rules apart, as {' '.join(name.split(','))}")
     if name != ALL and not is_rule(name):
         raise ValueError(f"there is no rule {name!r}: {nearest(name, [*CHOICES['strategy'], ALL])}")
     if not settings:

@@ -53,9 +53,12 @@ def _option_meant(wrong: str, command: click.Command) -> str | None:
     """Return the option that a command has for another one, or ``--set KEY=VALUE``, if any."""
     own = {name.removeprefix("--") for each in command.params for name in each.opts}
     settings = default_run_config() if "set" in own else ()
-    meant = meant_by(wrong.removeprefix("--"), [*own, *settings])
+    name = wrong.removeprefix("--")
+    meant = f"{name}s" if f"{name}s" in own else meant_by(name, [*own, *settings])
     if meant is None:
         return None
+    if meant == "strategy" and "rules" in {each.name for each in command.params}:
+        return f"pncs {command.name} RULE"
     option = _OPTIONS_OF.get(meant, meant)
     return f"--{option}" if option in own else f"--set {meant}=VALUE"
 

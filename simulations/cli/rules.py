@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ..choices import CHOICES, default_run_config, is_rule, nearest
 from .console import out, said_plainly
-from .options import names
+from .options import ALL, names
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -31,7 +31,12 @@ def rules(
 
         combination = COMBINATIONS.get(name or "")
         if name and not combination and not is_rule(name):
-            known = [*STRATEGIES, *COMBINATIONS]
+            if name == ALL:
+                raise ValueError(
+                    f"{ALL} is what comparisons and sweeps call uniform with all clients selected: "
+                    "in pncs run, --strategy uniform with as many --num-selected as --clients"
+                )
+            known = sorted({*STRATEGIES, *COMBINATIONS})
             raise ValueError(f"there is no rule or combination {name!r}: {nearest(name, known)}")
         if name and is_rule(name):
             _show(Config.from_run_config({**default_run_config(), "strategy": name}))

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -96,6 +97,12 @@ pncs --help                     all commands; pncs run --help: what one takes
 pncs --install-completion       has the tab key complete all of these"""
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"pncs-flower {metadata.version('pncs-flower')}", highlight=False)
+        raise typer.Exit
+
+
 @app.callback()
 def _callback(
     context: typer.Context,
@@ -106,6 +113,10 @@ def _callback(
             envvar="PNCS_TRACEBACK",
             help="Show where an error comes from; after any command.",
         ),
+    ] = False,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_show_version, help="Say which it is."),
     ] = False,
 ) -> None:
     """Diverse client selection for Flower."""

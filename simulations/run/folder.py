@@ -39,6 +39,8 @@ def output_path(config: Config) -> Path:
     for mark, kind in {SWEEP: "the runs of a sweep", BOARD: "a board"}.items():
         if (path / mark).exists():
             raise FileExistsError(f"{path} holds {kind} already: give another --output")
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"output-dir is {str(path)!r}, which is a file: give another --output")
     try:
         if config.output_dir:
             path.mkdir(parents=True, exist_ok=True)

@@ -128,8 +128,16 @@ def _rule_type(strategy: str) -> type[SelectionRule]:
         ) from error
     rule = getattr(module, name, None)
     if not (isinstance(rule, type) and issubclass(rule, SelectionRule)):
+        own = [
+            each
+            for each, kind in vars(module).items()
+            if isinstance(kind, type)
+            and issubclass(kind, SelectionRule)
+            and kind.__module__ == module_name
+        ]
         raise ValueError(
             f"strategy = {strategy!r}: {module_name} has no selection rule {name!r}; name a "
             "subclass of pncs_flower.strategies.SelectionRule"
+            + (f", such as {module_name}:{own[0]}" if own else "")
         )
     return rule

@@ -112,8 +112,9 @@ class PNCS(RuleStrategy):
     """Select clients by power-norm cosine similarity (PNCS, arXiv:2506.15923).
 
     Each round, the clients that do not cool down in the Age-of-Update queue send a sketch of their
-    gradient; the subset with the least mean similarity over its pairs (section IV-C) sends its
-    full update. (With a combination that fits sketches, those that cool down send one too.)
+    update or gradient (``summary``); the subset with the least mean similarity over its pairs
+    (section IV-C) sends its full update. (With a combination that fits sketches, those that cool
+    down send one too.)
 
     Parameters
     ----------

@@ -50,9 +50,14 @@ def test_it_shows_a_table_and_a_picture_and_runs_what_is_missing(tmp_path: Path)
     assert measured(players) == measured(first)
     more = compare("uniform", *RULES, *SMALL, "--output", str(first))
     assert "4 runs, of which 3 are there" in more.output
+    assert "the report in" not in more.output
     shown = CliRunner().invoke(app, ["report", str(first)])
     assert "uniform" in shown.output
     assert "no run reaches 99%" in " ".join(shown.output.split())
+    fewer = compare("uniform", *SMALL, "--output", str(first))
+    assert f"the report in {first} was of uniform, pncs, pncs rule.p=2, all; the runs are kept" in (
+        " ".join(fewer.output.split())
+    )
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,10 @@ def test_building_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     [
         ("no_such_module:Rule", "No module named 'no_such_module'. Install .* or put its folder"),
         ("json:Rule", "json has no selection rule 'Rule'"),
+        (
+            "pncs_flower.strategies.rules.oort:Oort",
+            "such as pncs_flower.strategies.rules.oort:OortRule",
+        ),
         ("pncs_flower.strategies:PNCS", "has no selection rule 'PNCS'; name a subclass"),
         ("broken_rules:Rule", "importing broken_rules raised ZeroDivisionError: division by zero"),
         ("needy_rules:Rule", "importing needy_rules raised ModuleNotFoundError: .*'no_such'"),
