@@ -94,6 +94,14 @@ def _kind(key: str, value: str) -> str:
     return family if family and value.startswith(family) else value
 
 
+def _usual() -> Mapping[str, Scalar]:
+    """Return the defaults; a bundle that a SuperLink was sent has no file of them here."""
+    try:
+        return default_run_config()
+    except FileNotFoundError:
+        return {}
+
+
 def _choice(key: str) -> AfterValidator:
     return AfterValidator(partial(_choose, key))
 
@@ -206,7 +214,7 @@ class Config:
         for key in run_config:
             if key not in known:
                 raise ValueError(f"unknown setting {key!r}: {_hint(key, known)}")
-        with in_plain_words(usual=default_run_config()):
+        with in_plain_words(usual=_usual):
             return cls(**run_config)
 
     def to_run_config(self) -> dict[str, Scalar]:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
@@ -87,17 +87,17 @@ _QUOTED = re.compile("'([^']*)'")
 
 @contextmanager
 def in_plain_words(
-    where: str = "", kind: Any = None, usual: Mapping[str, Any] | None = None
+    where: str = "", kind: Any = None, usual: Callable[[], Mapping[str, Any]] = dict
 ) -> Iterator[None]:
     """Say in one sentence what is wrong, after ``where``.
 
-    ``kind`` is what was to be read; ``usual`` has the defaults, of which that of a wrong number or
-    truth value is told.
+    ``kind`` is what was to be read; ``usual()`` has the defaults, of which that of a wrong number
+    or truth value is told.
     """
     try:
         yield
     except ValidationError as error:
-        raise ValueError(where + _sentence(error, kind) + _default(error, usual)) from None
+        raise ValueError(where + _sentence(error, kind) + _default(error, usual())) from None
     except ValueError as error:
         if not where:
             raise
@@ -146,9 +146,9 @@ def _sentence(error: ValidationError, kind: Any) -> str:
     return f"{place} = {_shown(given)} must be {wanted}{meant}"
 
 
-def _default(error: ValidationError, usual: Mapping[str, Any] | None) -> str:
+def _default(error: ValidationError, usual: Mapping[str, Any]) -> str:
     first = error.errors(include_url=False)[0]["loc"]
-    default = (usual or {}).get(str(first[0])) if first else None
+    default = usual.get(str(first[0])) if first else None
     told = str(default).lower()  # a truth value as TOML has it
     return f"; the default is {told}" if isinstance(default, int | float) else ""
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pncs_flower.simulations import choices
 from pncs_flower.simulations.config import (
     APP_DIRECTORY,
     Config,
@@ -40,6 +41,21 @@ def test_both_apps_say_the_same_of_their_settings() -> None:
         assert found
         texts.append(rest.partition("\n[")[0].strip())
     assert texts[0] == texts[1], "make format copies them from simulations/pyproject.toml"
+
+
+def test_a_bundle_has_no_file_of_the_defaults_and_is_told_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = dict(default_run_config())
+    monkeypatch.setattr(choices, "APP_DIRECTORY", Path("nowhere"))
+    default_run_config.cache_clear()
+    try:
+        assert Config.from_run_config(given).to_run_config() == given
+        with pytest.raises(ValueError, match=r"lr = -1 must be above 0 and finite$"):
+            Config.from_run_config({**given, "lr": -1})
+    finally:
+        monkeypatch.undo()
+        default_run_config.cache_clear()
 
 
 @pytest.mark.parametrize(
