@@ -146,5 +146,5 @@ def test_rates_that_all_diverge_are_an_error(
 
 @pytest.mark.parametrize("tune", [{"lr": [0.1]}, {"lr": [], "seeds": 1}, {"lr": [0], "seeds": 1}])
 def test_a_tuning_that_makes_no_sense_is_refused(tune: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"(?s)tune.*(required|at least 1|greater than 0)"):
+    with pytest.raises(ValueError, match=r"(?s)tune.*(required|at least 1|above 0)"):
         replace(SWEEP, tune=tune)
